@@ -92,7 +92,7 @@ func parse(data []byte) (*node, *Error) {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.UseNumber()
 	p := parser{data: data, dec: dec}
-	return p.value("")
+	return p.value()
 }
 
 type parser struct {
@@ -113,7 +113,7 @@ func (p *parser) next() (json.Token, *node, *Error) {
 	return tok, &node{start: start, end: int(p.dec.InputOffset())}, nil
 }
 
-func (p *parser) value(path string) (*node, *Error) {
+func (p *parser) value() (*node, *Error) {
 	tok, n, err := p.next()
 	if err != nil {
 		return nil, err
@@ -128,36 +128,37 @@ func (p *parser) value(path string) (*node, *Error) {
 	case string:
 		n.kind, n.text = kindString, tok
 	case json.Delim:
-		if err := p.inside(n, tok, path); err != nil {
+		if err := p.inside(n, tok); err != nil {
 			return nil, err
 		}
 	}
 	return n, nil
 }
 
-func (p *parser) inside(n *node, open json.Delim, path string) *Error {
+func (p *parser) inside(n *node, open json.Delim) *Error {
 	n.kind = kindArray
 	if open == '{' {
 		n.kind = kindObject
 	}
 	seen := map[string]bool{}
 	for p.dec.More() {
-		at := path + "[" + strconv.Itoa(len(n.items)) + "]"
+		at := "[" + strconv.Itoa(len(n.items)) + "]"
 		if n.kind == kindObject {
 			tok, key, err := p.next()
 			if err != nil {
 				return err
 			}
 			key.text, key.kind = tok.(string), kindString
-			at = join(path, pathKey(key.text))
+			at = pathKey(key.text)
 			if seen[key.text] {
 				return &Error{Path: at, Offset: key.start, Message: "given twice: keep one of them"}
 			}
 			seen[key.text] = true
 			n.keys = append(n.keys, key)
 		}
-		item, err := p.value(at)
+		item, err := p.value()
 		if err != nil {
+			err.Path = join(at, err.Path)
 			return err
 		}
 		n.items = append(n.items, item)
