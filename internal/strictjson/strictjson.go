@@ -80,10 +80,15 @@ func (d *decoder) fail(n *node, path, format string, args ...any) *Error {
 var (
 	durationType = reflect.TypeFor[time.Duration]()
 	anyType      = reflect.TypeFor[any]()
+	rawType      = reflect.TypeFor[Raw]()
 )
 
 func (d *decoder) value(n *node, v reflect.Value, path string) *Error {
 	t := v.Type()
+	if t == rawType {
+		v.Set(reflect.ValueOf(Raw{doc: d.data, start: n.start, end: n.end, path: path}))
+		return nil
+	}
 	if n.kind == kindNull {
 		switch t.Kind() {
 		case reflect.Pointer, reflect.Slice, reflect.Map, reflect.Interface:
@@ -287,4 +292,28 @@ func (d *decoder) unknown(key *node, known []field, path string) *Error {
 		message += "; known here: " + strings.Join(names, ", ")
 	}
 	return d.fail(key, join(path, pathKey(key.text)), "%s", message)
+}
+
+// Raw is a part of a document that is decoded later, by whoever knows its type. Errors then still point into the
+// whole document.
+type Raw struct {
+	doc        []byte
+	start, end int
+	path       string
+}
+
+// IsZero says that the document did not have this part.
+func (r Raw) IsZero() bool { return r.doc == nil }
+
+// Decode is Decode for this part; a part that is not there changes nothing.
+func (r Raw) Decode(into any) error {
+	if r.IsZero() {
+		return nil
+	}
+	err := Decode(r.doc[r.start:r.end], into)
+	var e *Error
+	if errors.As(err, &e) {
+		return locate(r.doc, &Error{Path: join(r.path, e.Path), Offset: r.start + e.Offset, Message: e.Message, Err: e.Err})
+	}
+	return err
 }
