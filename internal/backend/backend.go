@@ -1,0 +1,86 @@
+// Package backend says what a way to make sandboxes must offer. The ways
+// themselves are the packages beneath. A backend knows nothing of runs, keys
+// or the bus; it must not read configuration.
+package backend
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"ravi/internal/keeper"
+)
+
+// Spec describes one sandbox to a backend. All paths are absolute and of the
+// host, unless said otherwise.
+type Spec struct {
+	// ID names the sandbox: lower-case letters and digits.
+	ID string
+	// Dir is the sandbox's own directory: it exists, is closed to others, and
+	// is removed with the sandbox.
+	Dir string
+	// Home is Ravi's home, for what sandboxes share.
+	Home  string
+	Image string
+
+	CPUs      float64
+	Memory    int64 // bytes
+	Disk      int64 // bytes of files that the sandbox may write
+	Processes int64 // host threads
+
+	Mounts []Mount
+	// Env is added to the guest agent's own environment.
+	Env []string
+	// Grace is how long the sandbox outlives its owner.
+	Grace time.Duration
+	// Checkpoint is a directory to restore the sandbox from; empty: start anew.
+	Checkpoint string
+}
+
+// Mount is a file or directory of the host that the sandbox sees.
+type Mount struct {
+	Host, Guest string
+	ReadOnly    bool
+	// Overlay keeps what the guest writes in the sandbox.
+	Overlay bool
+	// Own shows the files of the host directory's owner as the guest user's,
+	// and what that user makes as the owner's.
+	Own bool
+}
+
+// Instance is one sandbox. Its methods may be called by several goroutines.
+type Instance interface {
+	// Ready waits until the sandbox is made, and returns what the user should
+	// be told once.
+	Ready(ctx context.Context) ([]string, error)
+	// Client sends requests to the guest agent.
+	Client() *http.Client
+	Pause(ctx context.Context) error
+	Resume(ctx context.Context) error
+	Checkpoint(ctx context.Context, dir string) error
+	Stats(ctx context.Context) (keeper.Stats, error)
+	// Ended is closed when the sandbox and all that was made for it is gone;
+	// End then says why.
+	Ended() <-chan struct{}
+	End() keeper.Reply
+	// Close ends the sandbox, from any state, and waits until it is gone.
+	Close(ctx context.Context) error
+	// PID is the process on the host that stands for the sandbox.
+	PID() int
+}
+
+var _ Instance = (*keeper.Handle)(nil)
+
+// Backend makes sandboxes.
+type Backend interface {
+	Name() string
+	// Create begins to make a sandbox; Ready says when it is made.
+	Create(ctx context.Context, spec Spec) (Instance, error)
+}
+
+// ErrUnavailable says that a backend cannot work here.
+var ErrUnavailable = errors.New("backend not available")
+
+// ErrUnsupported says that a backend cannot do this.
+var ErrUnsupported = errors.New("not supported by this backend")

@@ -1,0 +1,127 @@
+// Package gvisor makes sandboxes with gVisor, the kernel that is built into the
+// program ravi.
+//
+// This package only describes the sandbox and starts its keeper, which starts
+// ravi once more as the maker; package box is what runs there. So a program
+// that uses this package does not contain gVisor. It may write beneath the
+// sandbox's directory and Ravi's home; it must not read what a guest wrote.
+package gvisor
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"syscall"
+
+	"ravi/internal/backend"
+	"ravi/internal/keeper"
+	"ravi/internal/programs"
+	"ravi/internal/rootfs"
+)
+
+// MakerName is the name under which ravi is started as the maker.
+const MakerName = "ravi-box"
+
+// The range of user ids on the host that sandboxes are given: above those that
+// distributions hand to users (subuid) and to containers, below what fits in
+// 31 bits. Each sandbox has a slot of its own, so that a process that broke
+// out of one could not signal or trace those of another.
+const (
+	idFirst = 1_900_000_000
+	idSlot  = 65_536
+	idCount = idSlot - 1 // the last one of a slot is the relay's
+	idSlots = 3_700
+)
+
+// Backend is the gVisor backend.
+type Backend struct{}
+
+var _ backend.Backend = Backend{}
+
+// Name is "gvisor".
+func (Backend) Name() string { return "gvisor" }
+
+// Create begins to make a sandbox.
+func (Backend) Create(ctx context.Context, s backend.Spec) (backend.Instance, error) {
+	if runtime.GOOS != "linux" {
+		return nil, fmt.Errorf("%w: gVisor runs on Linux only", backend.ErrUnavailable)
+	}
+	progs, err := programs.Find(ctx, s.Home)
+	if err != nil {
+		return nil, err
+	}
+	root, err := rootfs.Prepare(s.Home, s.Image)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range []string{"overlay", "kernel"} {
+		if err := os.Mkdir(filepath.Join(s.Dir, d), 0o700); err != nil && !os.IsExist(err) {
+			return nil, fmt.Errorf("preparing the sandbox: %w", err)
+		}
+	}
+	rootless := os.Geteuid() != 0
+	req := Request{
+		ID: s.ID, Dir: s.Dir,
+		Image: root.Dir, Host: root.Host, Hidden: root.Hidden,
+		Guest: progs.Guest,
+		Env: append([]string{
+			"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+			"RAVI_MEMORY_LIMIT=" + strconv.FormatInt(s.Memory, 10),
+		}, s.Env...),
+		CPUs: s.CPUs, Memory: s.Memory, Disk: s.Disk, Processes: s.Processes,
+		IDBase: slot(s.ID), IDCount: idCount,
+		Rootless:   rootless,
+		Checkpoint: s.Checkpoint,
+		Debug:      os.Getenv("RAVI_GVISOR_DEBUG"),
+	}
+	for _, m := range s.Mounts {
+		gm := Mount{Host: m.Host, Guest: m.Guest, ReadOnly: m.ReadOnly, Overlay: m.Overlay, Mapped: m.Own}
+		if m.Own {
+			var st syscall.Stat_t
+			if err := syscall.Stat(m.Host, &st); err != nil {
+				return nil, fmt.Errorf("cannot share %s: %w", m.Host, err)
+			}
+			gm.OwnerUID, gm.OwnerGID = st.Uid, st.Gid
+		}
+		req.Mounts = append(req.Mounts, gm)
+	}
+	var attr *syscall.SysProcAttr
+	if rootless {
+		// The keeper, and so all that it starts, is root of a user namespace
+		// in which this user is the only one there is.
+		attr = &syscall.SysProcAttr{
+			Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
+			UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}},
+			GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}},
+		}
+		req.IDBase, req.IDCount = 0, 1
+	} else {
+		req.Cgroup = "/ravi/" + s.ID
+	}
+	b, err := json.Marshal(req)
+	if err != nil {
+		return nil, err
+	}
+	plan := keeper.Plan{
+		ID: s.ID, Dir: s.Dir,
+		Maker: progs.Ravi, MakerArgs: []string{MakerName}, Request: b,
+		Cgroup: req.Cgroup, Grace: s.Grace,
+	}
+	if !rootless {
+		plan.RelayUID = req.IDBase + idCount
+		plan.RelayGID = plan.RelayUID
+	}
+	return keeper.Start(progs.Keeper, plan, attr)
+}
+
+// slot picks the range of host ids for a sandbox.
+func slot(id string) uint32 {
+	h := fnv.New32a()
+	h.Write([]byte(id))
+	return idFirst + h.Sum32()%idSlots*idSlot
+}

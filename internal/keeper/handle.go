@@ -1,0 +1,306 @@
+package keeper
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/sys/unix"
+)
+
+// Handle is an owner's hold on one keeper. It may be used by several
+// goroutines.
+type Handle struct {
+	dir   string
+	conn  net.Conn
+	http  *http.Client
+	trans *http2.Transport
+
+	ready chan struct{} // closed once the sandbox is made or has failed
+	ended chan struct{} // closed once it is gone
+
+	mu      sync.Mutex // guards what follows
+	asking  sync.Mutex // one request at a time
+	answers chan Reply
+	failed  *Reply
+	notes   []string
+	end     Reply
+	pid     int
+}
+
+// Start starts a supervisor, program being ravi-keeper, and hands it the plan.
+// It does not wait until the sandbox is made: see Ready. attr may place the
+// supervisor in namespaces.
+func Start(program string, plan Plan, attr *syscall.SysProcAttr) (*Handle, error) {
+	b, err := json.Marshal(plan)
+	if err != nil {
+		return nil, err
+	}
+	// Written down before anything is made, for whoever must clean up.
+	if err := os.WriteFile(filepath.Join(plan.Dir, PlanFile), b, 0o600); err != nil {
+		return nil, fmt.Errorf("recording the sandbox: %w", err)
+	}
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "control"), os.NewFile(uintptr(fds[1]), "control-end")
+	defer theirs.Close()
+	defer ours.Close()
+	if attr == nil {
+		attr = &syscall.SysProcAttr{}
+	}
+	attr.Setsid = true // a terminal's signals are for the owner alone
+	cmd := &exec.Cmd{
+		Path:        program,
+		Args:        []string{"ravi-keeper", "supervise"},
+		Env:         []string{"GOMAXPROCS=1", "GOGC=50"},
+		Dir:         "/",
+		ExtraFiles:  []*os.File{theirs},
+		SysProcAttr: attr,
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("cannot start the keeper %s: %w", program, err)
+	}
+	go func() { _ = cmd.Wait() }() // reap it; its end shows on the socket
+	conn, err := net.FileConn(ours)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := conn.Write(append(b, '\n')); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("handing the keeper its plan: %w", err)
+	}
+	h := newHandle(plan.Dir, conn)
+	h.pid = cmd.Process.Pid
+	return h, nil
+}
+
+// Attach takes over a keeper that runs: its owner is from now on this process.
+// With own false, the keeper is only asked things.
+func Attach(ctx context.Context, dir string, own bool, grace time.Duration) (*Handle, error) {
+	conn, err := dialIn(ctx, dir, ControlSocket)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrGone, err)
+	}
+	h := newHandle(dir, conn)
+	if own {
+		if _, err := h.ask(ctx, Request{Op: "attach", Grace: &grace}); err != nil {
+			conn.Close()
+			return nil, err
+		}
+	}
+	return h, nil
+}
+
+func newHandle(dir string, conn net.Conn) *Handle {
+	h := &Handle{
+		dir: dir, conn: conn,
+		ready: make(chan struct{}), ended: make(chan struct{}),
+		answers: make(chan Reply, 1),
+	}
+	h.trans = &http2.Transport{
+		AllowHTTP:          true,
+		DisableCompression: true,
+		MaxReadFrameSize:   1 << 20,
+		DialTLSContext: func(ctx context.Context, _, _ string, _ *tls.Config) (net.Conn, error) {
+			return dialIn(ctx, dir, LinkSocket)
+		},
+	}
+	h.http = &http.Client{Transport: h.trans, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	go h.listen()
+	return h
+}
+
+// dialIn connects to a socket in dir by a path that is short however long the
+// directory's own is: a unix address holds 108 bytes.
+func dialIn(ctx context.Context, dir, name string) (net.Conn, error) {
+	d, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	var dialer net.Dialer
+	return dialer.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/%s", d.Fd(), name))
+}
+
+func (h *Handle) listen() {
+	r := bufio.NewReader(h.conn)
+	var once sync.Once
+	made := func() { once.Do(func() { close(h.ready) }) }
+	last := Reply{Event: "ended", Reason: ReasonRelay, Error: "the sandbox's keeper ended without a word"}
+	for {
+		var m Reply
+		if err := readLine(r, &m); err != nil {
+			break
+		}
+		h.mu.Lock()
+		switch m.Event {
+		case "ready":
+			h.notes = m.Notes
+			h.mu.Unlock()
+			made()
+		case "failed":
+			h.failed = &m
+			h.mu.Unlock()
+			made()
+		case "ended":
+			last = m
+			h.mu.Unlock()
+		default:
+			h.mu.Unlock()
+			select {
+			case h.answers <- m:
+			default:
+			}
+		}
+	}
+	h.mu.Lock()
+	h.end = last
+	if h.failed == nil {
+		h.failed = &Reply{Event: "failed", Error: last.Error, Reason: last.Reason}
+	}
+	h.mu.Unlock()
+	close(h.ended)
+	made()
+	h.trans.CloseIdleConnections()
+}
+
+// Ready waits until the sandbox is made. What it returns besides an error are
+// things that the user should be told once.
+func (h *Handle) Ready(ctx context.Context) ([]string, error) {
+	select {
+	case <-h.ready:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.failed != nil {
+		return nil, &Failure{Reply: *h.failed}
+	}
+	return h.notes, nil
+}
+
+// Failure is why a keeper could not do what it was asked.
+type Failure struct{ Reply }
+
+func (f *Failure) Error() string {
+	if f.Reply.Error == "" {
+		return "the sandbox ended: " + f.Reply.Reason
+	}
+	return f.Reply.Error
+}
+
+// Ended is closed once the sandbox, and all that was made for it, is gone.
+func (h *Handle) Ended() <-chan struct{} { return h.ended }
+
+// End says why it ended; valid after Ended.
+func (h *Handle) End() Reply {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.end
+}
+
+// PID is the supervisor's process id, 0 if this process only attached.
+func (h *Handle) PID() int { return h.pid }
+
+// Client sends requests to the guest agent, by way of the relay. The host part
+// of the address does not matter.
+func (h *Handle) Client() *http.Client { return h.http }
+
+// ask sends one request and waits for its answer.
+func (h *Handle) ask(ctx context.Context, req Request) (Reply, error) {
+	h.asking.Lock()
+	defer h.asking.Unlock()
+	b, err := json.Marshal(req)
+	if err != nil {
+		return Reply{}, err
+	}
+	if _, err := h.conn.Write(append(b, '\n')); err != nil {
+		return Reply{}, fmt.Errorf("%w: %w", ErrGone, err)
+	}
+	for {
+		select {
+		case m := <-h.answers:
+			if m.Op != req.Op {
+				continue // the late answer to a request that was given up
+			}
+			if m.Error != "" {
+				return m, &Failure{Reply: m}
+			}
+			return m, nil
+		case <-h.ended:
+			return Reply{}, ErrGone
+		case <-ctx.Done():
+			return Reply{}, context.Cause(ctx)
+		}
+	}
+}
+
+// Pause freezes everything in the sandbox; Resume lets it go on.
+func (h *Handle) Pause(ctx context.Context) error {
+	_, err := h.ask(ctx, Request{Op: "pause"})
+	return err
+}
+
+// Resume undoes Pause.
+func (h *Handle) Resume(ctx context.Context) error {
+	_, err := h.ask(ctx, Request{Op: "resume"})
+	return err
+}
+
+// Checkpoint saves the sandbox's state in dir; the sandbox goes on.
+func (h *Handle) Checkpoint(ctx context.Context, dir string) error {
+	_, err := h.ask(ctx, Request{Op: "checkpoint", Dir: dir})
+	return err
+}
+
+// Stats asks what the host sees of the sandbox.
+func (h *Handle) Stats(ctx context.Context) (Stats, error) {
+	m, err := h.ask(ctx, Request{Op: "stats"})
+	if err != nil || m.Stats == nil {
+		return Stats{}, err
+	}
+	return *m.Stats, nil
+}
+
+// Close ends the sandbox and waits until all of it is gone. It is idempotent.
+func (h *Handle) Close(ctx context.Context) error {
+	return h.EndFor(ctx, ReasonClosed)
+}
+
+// EndFor is Close with a reason of the caller's.
+func (h *Handle) EndFor(ctx context.Context, reason string) error {
+	b, err := json.Marshal(Request{Op: "end", Reason: reason})
+	if err != nil {
+		return err
+	}
+	_, _ = h.conn.Write(append(b, '\n')) // if this fails it is over already
+	select {
+	case <-h.ended:
+	case <-ctx.Done():
+		return fmt.Errorf("waiting for the sandbox's end: %w", context.Cause(ctx))
+	}
+	h.conn.Close()
+	if end := h.End(); end.Error != "" && end.Reason != ReasonRelay {
+		return errors.New(end.Error)
+	}
+	return nil
+}
+
+// Abandon lets go of the sandbox without ending it, for another owner to
+// attach within the grace.
+func (h *Handle) Abandon() { h.conn.Close(); <-h.ended }

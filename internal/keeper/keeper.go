@@ -1,0 +1,145 @@
+// Package keeper owns the wires and the end of one sandbox.
+//
+// A keeper is two small processes, both the program ravi-keeper, one pair a
+// sandbox:
+//
+//   - The supervisor (Supervise) has the rights that making and removing a
+//     sandbox needs. It reads what its owner sends over the control
+//     socket, starts the maker that builds the sandbox, and ends and removes
+//     everything when the owner is gone. It never reads a byte that comes from
+//     inside the sandbox.
+//   - The relay (Relay) has no rights at all: its own user, an empty root
+//     directory, a short list of system calls, a bound on memory. It holds the
+//     link to the guest agent, parses what the guest sends, and passes decoded
+//     and bounded messages on to the owner over link.sock.
+//
+// The relay is PID 1 of a process namespace in which everything that belongs
+// to the sandbox lives, so the end of the relay, for whatever reason, is the
+// end of the sandbox, and nothing can be left running.
+//
+// The package may start and end processes, and remove the control groups and
+// the directory that the plan names. It must not import a backend, read
+// configuration or hold secrets of any run but its own.
+package keeper
+
+import (
+	"encoding/json"
+	"errors"
+	"time"
+)
+
+// Names within a sandbox's directory.
+const (
+	ControlSocket = "control.sock" // the owner talks to the supervisor
+	LinkSocket    = "link.sock"    // the owner talks to the guest, through the relay
+	MakerLog      = "maker.log"    // what the maker said on its standard error
+	PlanFile      = "plan.json"    // the plan, for whoever must clean up later
+)
+
+// Plan is all that a supervisor is told: how to make the sandbox, and what to
+// remove in the end. The owner writes it; nothing in it comes from a guest.
+type Plan struct {
+	ID string `json:"id"`
+	// Dir is the sandbox's own directory (absolute, mode 0700, exists). It is
+	// removed with the sandbox.
+	Dir string `json:"dir"`
+	// Maker is the program that builds the sandbox, with its arguments; it is
+	// started inside the sandbox's process namespace and, unless KeepMounts is
+	// set, in a mount namespace of its own.
+	Maker      string   `json:"maker"`
+	MakerArgs  []string `json:"maker_args"`
+	KeepMounts bool     `json:"keep_mounts,omitempty"`
+	// MakerUID and MakerGID are who the maker runs as; nil means as the
+	// supervisor.
+	MakerUID *uint32 `json:"maker_uid,omitempty"`
+	MakerGID *uint32 `json:"maker_gid,omitempty"`
+	// Stays says that the maker is the sandbox: it does not end once it has
+	// reported that all is made.
+	Stays bool `json:"stays,omitempty"`
+	// Request is handed to the maker as it is.
+	Request json.RawMessage `json:"request"`
+	// Cgroup is the path below each cgroup hierarchy's root that the maker
+	// puts the sandbox in, such as "/ravi/<id>"; empty means none.
+	Cgroup string `json:"cgroup,omitempty"`
+	// RelayUID and RelayGID are the identity of the relay; zero means that the
+	// supervisor cannot change identity, and the relay keeps its own.
+	RelayUID uint32 `json:"relay_uid"`
+	RelayGID uint32 `json:"relay_gid"`
+	// Grace is how long a sandbox outlives its owner; within it another owner
+	// may attach. Zero: it ends with its owner.
+	Grace time.Duration `json:"grace"`
+}
+
+// Request is one line that an owner sends to the supervisor.
+type Request struct {
+	// Op is one of attach, pause, resume, checkpoint, stats, end.
+	Op string `json:"op"`
+	// Dir is where a checkpoint goes.
+	Dir string `json:"dir,omitempty"`
+	// Reason is why the sandbox is ended.
+	Reason string `json:"reason,omitempty"`
+	// Grace replaces the plan's grace, when attaching.
+	Grace *time.Duration `json:"grace,omitempty"`
+}
+
+// Reply is one line from the supervisor: the answer to a request, or one of
+// the events ready, failed and ended.
+type Reply struct {
+	Event string `json:"event,omitempty"`
+	Op    string `json:"op,omitempty"`
+	// Error is why the request, or the making of the sandbox, failed.
+	Error string `json:"error,omitempty"`
+	Hint  string `json:"hint,omitempty"`
+	// Reason says why the sandbox ended; see the Reason constants.
+	Reason string `json:"reason,omitempty"`
+	Stats  *Stats `json:"stats,omitempty"`
+	// Notes are things about this sandbox that the owner should be told once.
+	Notes []string `json:"notes,omitempty"`
+}
+
+// Why a sandbox ended.
+const (
+	ReasonClosed    = "closed"       // its owner asked for it
+	ReasonOwnerGone = "owner_gone"   // its owner vanished
+	ReasonOOM       = "oom"          // the kernel killed it at its memory limit
+	ReasonDied      = "sandbox_died" // its kernel or its PID 1 ended
+	ReasonViolation = "violation"    // the guest broke the protocol of the link
+	ReasonRelay     = "keeper_died"  // the relay ended by itself
+	ReasonFailed    = "not_made"     // it was never made
+)
+
+// Stats is what the host sees of a sandbox.
+type Stats struct {
+	// MemoryBytes is charged to the sandbox's control group; 0 without one.
+	MemoryBytes int64 `json:"memory_bytes"`
+	// MemoryPeakBytes is the most that was ever charged.
+	MemoryPeakBytes int64 `json:"memory_peak_bytes"`
+	// CPUTime is the processor time used.
+	CPUTime time.Duration `json:"cpu_time"`
+	// Processes is how many host processes belong to it.
+	Processes int `json:"processes"`
+	// OOMKills is how often the kernel ended something at the memory limit.
+	OOMKills int64 `json:"oom_kills"`
+}
+
+// MakerReply is what the maker writes to its descriptor 3 when it is done.
+type MakerReply struct {
+	Error string   `json:"error,omitempty"`
+	Hint  string   `json:"hint,omitempty"`
+	Notes []string `json:"notes,omitempty"`
+}
+
+// MakerRequest is what the maker reads from its descriptor 3. Descriptor 4 is
+// the guest's end of the link when Op is "make" or "restore".
+type MakerRequest struct {
+	// Op is one of make, restore, pause, resume, checkpoint.
+	Op      string          `json:"op"`
+	Dir     string          `json:"dir,omitempty"`
+	Request json.RawMessage `json:"request"`
+}
+
+// ErrGone says that the supervisor, and with it the sandbox, is not there.
+var ErrGone = errors.New("the sandbox's keeper is gone")
+
+// maxLine bounds one line on the control socket and from the maker.
+const maxLine = 1 << 20

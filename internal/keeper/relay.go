@@ -1,0 +1,158 @@
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/sys/unix"
+)
+
+// How a relay ends, as its exit status.
+const (
+	relayLinkClosed = 0 // the guest's end of the link is gone
+	relayViolation  = 3 // the guest broke the protocol
+)
+
+// Bounds on what one guest can make the relay hold or do.
+const (
+	maxHeaderBytes = 64 << 10
+	maxStreams     = 512 // calls that are open at once
+)
+
+// Relay runs the unprivileged half of a keeper: link is its end of the guest's
+// link, listener a listening unix socket for the owner. It does not return: the
+// process ends with the link.
+func Relay(link, listener *os.File, uid, gid uint32) error {
+	conn, err := net.FileConn(link)
+	if err != nil {
+		return fmt.Errorf("the link: %w", err)
+	}
+	link.Close()
+	l, err := net.FileListener(listener)
+	if err != nil {
+		return fmt.Errorf("the owner's socket: %w", err)
+	}
+	listener.Close()
+	reap()
+	if err := confine(uid, gid); err != nil {
+		return fmt.Errorf("confining the relay: %w", err)
+	}
+	os.Exit(relay(conn, l))
+	return nil
+}
+
+// relay serves the owner on l with what the guest says on conn, until the link
+// ends, and returns the exit status.
+func relay(conn net.Conn, l net.Listener) int {
+	watched := &watchedConn{Conn: conn, done: make(chan struct{})}
+	transport := &http2.Transport{
+		AllowHTTP:          true,
+		DisableCompression: true,
+		MaxHeaderListSize:  maxHeaderBytes,
+		MaxReadFrameSize:   256 << 10,
+		CountError:         func(string) {},
+	}
+	guest, err := transport.NewClientConn(watched)
+	if err != nil {
+		return relayViolation
+	}
+	handler := limited(newRelay(guest))
+	server := &http2.Server{MaxConcurrentStreams: maxStreams, MaxReadFrameSize: 1 << 20}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go server.ServeConn(c, &http2.ServeConnOpts{
+				BaseConfig: &http.Server{MaxHeaderBytes: maxHeaderBytes, IdleTimeout: 0, ReadHeaderTimeout: 10 * time.Second},
+				Handler:    handler,
+			})
+		}
+	}()
+	<-watched.done
+	l.Close()
+	if watched.sawEnd.Load() {
+		return relayLinkClosed
+	}
+	// This side gave up the connection while the other still held it.
+	return relayViolation
+}
+
+// watchedConn tells when and why the link ends.
+type watchedConn struct {
+	net.Conn
+	done   chan struct{}
+	closed atomic.Bool
+	sawEnd atomic.Bool
+}
+
+func (c *watchedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if err != nil && !c.closed.Load() {
+		c.sawEnd.Store(true)
+		c.Close()
+	}
+	return n, err
+}
+
+func (c *watchedConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	if err != nil && !c.closed.Load() && (errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, io.EOF)) {
+		c.sawEnd.Store(true)
+		c.Close()
+	}
+	return n, err
+}
+
+func (c *watchedConn) Close() error {
+	if c.closed.Swap(true) {
+		return nil
+	}
+	err := c.Conn.Close()
+	close(c.done)
+	return err
+}
+
+// limited refuses calls beyond maxStreams over all connections of the owner.
+func limited(next http.Handler) http.Handler {
+	slots := make(chan struct{}, maxStreams)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case slots <- struct{}{}:
+			defer func() { <-slots }()
+			next.ServeHTTP(w, r)
+		default:
+			http.Error(w, fmt.Sprintf("more than %d calls at once", maxStreams), http.StatusTooManyRequests)
+		}
+	})
+}
+
+// reap collects children that were orphaned in this process namespace, of
+// which the relay is the init.
+func reap() {
+	if os.Getpid() != 1 {
+		return
+	}
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, unix.SIGCHLD)
+	go func() {
+		for range ended {
+			for {
+				var ws unix.WaitStatus
+				pid, err := unix.Wait4(-1, &ws, unix.WNOHANG, nil)
+				if err != nil || pid <= 0 {
+					break
+				}
+			}
+		}
+	}()
+}
