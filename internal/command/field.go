@@ -26,9 +26,10 @@ const (
 	HostVolume  Host = "volume"  // a directory of the host inside a sandbox
 	HostSize    Host = "size"    // memory, processors, disk, time
 	HostNetwork Host = "network" // an address, or what may be reached
+	HostCommand Host = "command" // a program and its arguments, run inside a sandbox
 )
 
-var hosts = []Host{HostNone, HostPath, HostBackend, HostImage, HostSecret, HostVolume, HostSize, HostNetwork}
+var hosts = []Host{HostNone, HostPath, HostBackend, HostImage, HostSecret, HostVolume, HostSize, HostNetwork, HostCommand}
 
 // suspicious are words in a field's name that sound like a resource of the host.
 var suspicious = []string{
@@ -39,7 +40,7 @@ var suspicious = []string{
 	"cpu", "cpus", "memory", "mem", "disk", "size", "pids", "limit", "limits", "timeout", "ttl",
 	"host", "hosts", "url", "urls", "uri", "address", "addr", "port", "ports", "net", "network", "listen", "socket", "proxy", "dns",
 	"env", "environment", "secret", "secrets", "token", "key", "password", "credential", "credentials", "auth",
-	"user", "uid", "gid", "device", "devices",
+	"user", "uid", "gid", "device", "devices", "cmd", "command", "exec", "program",
 }
 
 // Field is one field of an input.

@@ -1,0 +1,158 @@
+// Package cli is the command line: it turns the command table into cobra commands, prints results, errors and
+// progress, and minds the signals. Each group of commands has a file of its own.
+//
+// It writes to the streams that it is given and touches nothing else itself; the commands do, by way of their Env.
+// It must not import a backend: what makes sandboxes comes in through Parts.
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"ravi/internal/command"
+	safe "ravi/internal/term"
+)
+
+// Parts are what the program puts together from packages that the command line itself does not know.
+type Parts struct {
+	// NewSweeper makes the hand that ends sandboxes.
+	NewSweeper func(context.Context, *command.Env) (command.Sweeper, error)
+	// Register adds commands to the table.
+	Register []func(*command.Table)
+}
+
+// Main runs one command line and gives the exit code.
+func Main(args []string, stdin io.Reader, stdout, stderr io.Writer, parts Parts) int {
+	ctx, stop := interruptible(context.Background(), stderr)
+	defer stop()
+
+	env := &command.Env{
+		Stdin: stdin, Stdout: stdout, Stderr: stderr, NewSweeper: parts.NewSweeper,
+		StdinTerminal: isTerminal(stdin), StdoutTerminal: isTerminal(stdout), StderrTerminal: isTerminal(stderr),
+	}
+	exit := command.ExitOK
+	root := newRoot(NewTable(parts), env, &exit)
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	err = errors.Join(err, env.Close())
+	if err != nil {
+		// Flags stop being read at the first wrong one, which may stand before --json.
+		env.JSON = env.JSON || command.AsError(err).Code == command.CodeUsage && wantsJSON(args)
+		return fail(ctx, env, err)
+	}
+	return exit
+}
+
+// NewTable is the table with all commands.
+func NewTable(parts Parts) *command.Table {
+	t := &command.Table{}
+	addSandbox(t)
+	for _, register := range parts.Register {
+		register(t)
+	}
+	return t
+}
+
+// fail tells an error, and gives the exit code. People read it on stderr; with --json it is the one document on
+// stdout, where a program looks for the answer.
+func fail(ctx context.Context, env *command.Env, err error) int {
+	told := command.AsError(err)
+	if cause := new(interruption); errors.As(context.Cause(ctx), cause) && told.Code == command.CodeCanceled {
+		told.Exit = cause.exit()
+	}
+	if env.JSON {
+		doc := map[string]any{"error": map[string]string{"code": told.Code, "message": told.Message, "hint": told.Hint}}
+		if printJSON(env.Stdout, doc) == nil {
+			return told.Exit
+		}
+	}
+	bold, plain := "", ""
+	if colours(env.StderrTerminal) {
+		bold, plain = "\x1b[1;31m", "\x1b[0m"
+	}
+	fmt.Fprintf(env.Stderr, "%serror:%s %s\n", bold, plain, indentAfterFirst(safe.SafeText(told.Message)))
+	if told.Hint != "" {
+		fmt.Fprintf(env.Stderr, "hint: %s\n", indentAfterFirst(safe.SafeText(told.Hint)))
+	}
+	return told.Exit
+}
+
+// indentAfterFirst keeps what a message says inside the message: no line of it can look like one of Ravi's own.
+func indentAfterFirst(s string) string {
+	return strings.ReplaceAll(strings.TrimRight(s, "\n"), "\n", "\n  ")
+}
+
+func printJSON(w io.Writer, v any) error {
+	var b strings.Builder
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	_, err := w.Write(safe.SafeJSON([]byte(b.String())))
+	return err
+}
+
+func isTerminal(stream any) bool {
+	f, ok := stream.(interface{ Fd() uintptr })
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// terminalWidth is how many cells a table may take on stdout: the terminal's, and 80 elsewhere.
+func terminalWidth(stream any) int {
+	if f, ok := stream.(interface{ Fd() uintptr }); ok {
+		if width, _, err := term.GetSize(int(f.Fd())); err == nil && width > 0 {
+			return width
+		}
+	}
+	return 80
+}
+
+// runCommand runs one command of the table and prints what it gives.
+func runCommand(ctx context.Context, env *command.Env, c *command.Command, in any) (exit int, err error) {
+	width := terminalWidth(env.Stdout)
+	progress := newProgress(env)
+	env.Progress, env.Stdout, env.Stderr = progress, progress.stdout(), progress.stderr()
+	out, err := c.Run(ctx, env, in)
+	progress.close(err)
+	if err != nil {
+		return 0, err
+	}
+	if env.JSON || !c.HasPrint() {
+		return c.Exit(out), printJSON(env.Stdout, out)
+	}
+	var b strings.Builder
+	if err := c.Print(env, &sized{Builder: &b, width: width}, out); err != nil {
+		return 0, err
+	}
+	_, err = io.WriteString(env.Stdout, b.String())
+	return c.Exit(out), err
+}
+
+// sized is where commands print to; it knows how wide a table may be.
+type sized struct {
+	*strings.Builder
+	width int
+}
+
+func widthOf(w io.Writer) int {
+	if s, ok := w.(*sized); ok {
+		return s.width
+	}
+	return 80
+}
+
+func usageError(cmd *cobra.Command, err error) error {
+	return command.Usage(err.Error(), fmt.Sprintf("see %s --help", cmd.CommandPath()))
+}

@@ -1,0 +1,311 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"ravi/internal/command"
+	"ravi/internal/procid"
+	"ravi/internal/store"
+	safe "ravi/internal/term"
+)
+
+func addSandbox(t *command.Table) {
+	t.AddGroup(command.Group{Name: "sandbox", Summary: "Make, look at and end sandboxes"})
+	command.Add(t, command.Spec[listInput, []sandboxItem]{
+		Group: "sandbox", Name: "ls", Aliases: []string{"list"}, Access: command.Read,
+		Summary: "List sandboxes",
+		Long: `Lists the sandboxes that live, newest first; with --all those that have ended, too.
+
+A sandbox whose owner and keeper are gone, but whose end nobody recorded, is
+shown as lost; ravi sandbox prune ends it.`,
+		Examples: []command.Example{{What: "what lives now", Line: "ravi sandbox ls"}, {What: "ids only, for scripts", Line: "ravi sandbox ls -q"}},
+		Handler:  listSandboxes, Print: printSandboxes,
+	})
+	command.Add(t, command.Spec[oneInput, sandboxItem]{
+		Group: "sandbox", Name: "inspect", Aliases: []string{"show"}, Access: command.Read,
+		Summary:  "Show everything that is recorded about a sandbox",
+		Long:     "Shows the record of one sandbox. The id may be cut short, as long as only one begins like that.",
+		Examples: []command.Example{{Line: "ravi sandbox inspect sbx01jf"}},
+		Handler: func(ctx context.Context, env *command.Env, in oneInput) (sandboxItem, error) {
+			b, err := findSandbox(ctx, env, in.Sandbox)
+			return itemOf(b), err
+		},
+		Print: printSandbox,
+	})
+	command.Add(t, command.Spec[killInput, []killed]{
+		Group: "sandbox", Name: "kill", Aliases: []string{"rm", "stop"}, Access: command.Write,
+		Summary: "End sandboxes, and everything that was made for them",
+		Long: `Ends the named sandboxes at once: processes, mounts, control groups and
+directories. Logs and patches of runs stay. To end one that has ended is no error.`,
+		Examples: []command.Example{{Line: "ravi sandbox kill sbx01jf"}, {What: "every one that lives", Line: "ravi sandbox kill --all"}},
+		Handler:  killSandboxes, Print: printKilled,
+	})
+	command.Add(t, command.Spec[pruneInput, command.PruneReport]{
+		Group: "sandbox", Name: "prune", Access: command.Write,
+		Summary: "End what a crash left behind",
+		Long: `Compares the record with the machine: ends the sandboxes whose owner is gone, and
+removes processes, mounts, control groups and directories that belong to none.
+What lives and is owned is not touched.`,
+		Examples: []command.Example{{Line: "ravi sandbox prune"}},
+		Handler: func(ctx context.Context, env *command.Env, _ pruneInput) (command.PruneReport, error) {
+			sweeper, err := env.Sweeper(ctx)
+			if err != nil {
+				return command.PruneReport{}, err
+			}
+			return sweeper.Prune(ctx)
+		},
+		Print: printPruned,
+		Exit: func(r command.PruneReport) int {
+			if len(r.Problems) > 0 {
+				return command.ExitFailed
+			}
+			return command.ExitOK
+		},
+	})
+	addSandboxLogs(t)
+}
+
+type listInput struct {
+	All   bool `json:"all" flag:"all" short:"a" usage:"those that have ended, too"`
+	Limit int  `json:"limit" flag:"limit" short:"n" value:"N" usage:"the newest N only; 0 is all" host:"none"` // rows, not a resource
+}
+
+type oneInput struct {
+	Sandbox string `json:"sandbox" arg:"SANDBOX" usage:"the id, or its beginning"`
+}
+
+type killInput struct {
+	Sandboxes []string `json:"sandboxes" arg:"SANDBOX" optional:"true" usage:"ids, or their beginnings"`
+	All       bool     `json:"all" flag:"all" short:"a" usage:"every sandbox that lives"`
+}
+
+type pruneInput struct{}
+
+// sandboxItem is a record with what can be seen right now.
+type sandboxItem struct {
+	store.Sandbox
+	// Lost says that the sandbox is recorded as living, and that neither its owner nor its keeper is there.
+	Lost bool `json:"lost"`
+}
+
+func itemOf(b store.Sandbox) sandboxItem {
+	lost := !b.Seen.Final() && !procid.Alive(b.Owner) && !procid.Alive(b.Keeper)
+	return sandboxItem{Sandbox: b, Lost: lost}
+}
+
+func (i sandboxItem) state() string {
+	if i.Lost {
+		return "lost"
+	}
+	return string(i.Seen)
+}
+
+func findSandbox(ctx context.Context, env *command.Env, id string) (store.Sandbox, error) {
+	s, err := env.Store(ctx)
+	if err != nil {
+		return store.Sandbox{}, err
+	}
+	b, err := s.Sandbox(ctx, id)
+	if errors.Is(err, store.ErrNotFound) {
+		return b, &command.Error{
+			Code: command.CodeNotFound, Message: fmt.Sprintf("there is no sandbox %q", id),
+			Hint: "see ravi sandbox ls --all", Status: http.StatusNotFound, Err: err,
+		}
+	}
+	return b, err
+}
+
+func listSandboxes(ctx context.Context, env *command.Env, in listInput) ([]sandboxItem, error) {
+	if in.Limit < 0 {
+		return nil, command.Usage("--limit is below 0", "leave it out for all")
+	}
+	s, err := env.Store(ctx)
+	if err != nil {
+		return nil, err
+	}
+	found, err := s.ListSandboxes(ctx, store.SandboxFilter{Live: !in.All, Limit: in.Limit})
+	if err != nil {
+		return nil, err
+	}
+	items := make([]sandboxItem, len(found))
+	for i, b := range found {
+		items[i] = itemOf(b)
+	}
+	return items, nil
+}
+
+func printSandboxes(env *command.Env, w io.Writer, items []sandboxItem) error {
+	if env.Quiet {
+		for _, i := range items {
+			fmt.Fprintln(w, i.ID)
+		}
+		return nil
+	}
+	if len(items) == 0 {
+		fmt.Fprintln(w, "no sandboxes; make one: ravi sandbox run -- COMMAND")
+		return nil
+	}
+	rows := make([][]string, len(items))
+	for n, i := range items {
+		rows[n] = []string{i.ID, i.state(), i.Backend, age(time.Since(i.CreatedAt)), i.Image, i.Workspace}
+	}
+	return safe.Table(w, widthOf(w), []safe.Column{{Title: "ID"}, {Title: "STATE"}, {Title: "BACKEND"}, {Title: "AGE", Right: true},
+		{Title: "IMAGE", Flex: true}, {Title: "WORKSPACE", Flex: true}}, rows)
+}
+
+func printSandbox(_ *command.Env, w io.Writer, i sandboxItem) error {
+	line := func(name, value string) {
+		if value != "" {
+			fmt.Fprintf(w, "%-10s %s\n", name+":", safe.Safe(value))
+		}
+	}
+	moment := func(t *time.Time) string {
+		if t == nil {
+			return ""
+		}
+		return t.Local().Format("2006-01-02 15:04:05") + " (" + age(time.Since(*t)) + " ago)"
+	}
+	person := func(id procid.ID) string {
+		switch {
+		case id == procid.ID{}:
+			return ""
+		case procid.Alive(id):
+			return fmt.Sprintf("process %d", id.PID)
+		}
+		return fmt.Sprintf("process %d, gone", id.PID)
+	}
+	line("id", i.ID)
+	line("state", i.state())
+	if i.Lost {
+		line("", "its owner and its keeper are gone; end it: ravi sandbox kill "+i.ID)
+	}
+	line("wanted", string(i.Desired))
+	line("reason", i.Reason)
+	line("run", i.RunID)
+	line("backend", i.Backend)
+	line("image", i.Image)
+	line("workspace", i.Workspace)
+	line("limits", fmt.Sprintf("%g CPUs, %d MiB memory, %d MiB disk, %d processes", i.Limits.CPUs, i.Limits.MemoryMiB, i.Limits.DiskMiB, i.Limits.Pids))
+	line("owner", person(i.Owner))
+	line("keeper", person(i.Keeper))
+	line("directory", i.Dir)
+	line("cgroups", strings.Join(i.Cgroups, ", "))
+	line("created", moment(&i.CreatedAt))
+	line("started", moment(i.StartedAt))
+	line("ended", moment(i.EndedAt))
+	return nil
+}
+
+// killed is what became of one sandbox that was to end.
+type killed struct {
+	ID    string `json:"id"`
+	Ended bool   `json:"ended"` // now; false for one that had ended before
+}
+
+func killSandboxes(ctx context.Context, env *command.Env, in killInput) ([]killed, error) {
+	if in.All == (len(in.Sandboxes) > 0) {
+		return nil, command.Usage("name the sandboxes to end, or say --all", "see ravi sandbox ls")
+	}
+	var targets []store.Sandbox
+	if in.All {
+		s, err := env.Store(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if targets, err = s.ListSandboxes(ctx, store.SandboxFilter{Live: true}); err != nil {
+			return nil, err
+		}
+	}
+	// All names are looked up before anything ends: a mistyped one stops the whole command.
+	for _, id := range in.Sandboxes {
+		b, err := findSandbox(ctx, env, id)
+		if err != nil {
+			return nil, err
+		}
+		targets = append(targets, b)
+	}
+	out := []killed{}
+	var failed []error
+	for _, b := range targets {
+		if b.Seen.Final() {
+			out = append(out, killed{ID: b.ID})
+			continue
+		}
+		sweeper, err := env.Sweeper(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if err := sweeper.Kill(ctx, b); err != nil {
+			failed = append(failed, fmt.Errorf("sandbox %s: %w", b.ID, err))
+			continue
+		}
+		out = append(out, killed{ID: b.ID, Ended: true})
+	}
+	if len(failed) > 0 {
+		return nil, fmt.Errorf("%d of %d sandboxes could not be ended:\n%w", len(failed), len(targets), errors.Join(failed...))
+	}
+	return out, nil
+}
+
+func printKilled(env *command.Env, w io.Writer, out []killed) error {
+	if len(out) == 0 && !env.Quiet {
+		fmt.Fprintln(w, "no sandbox lives")
+	}
+	for _, k := range out {
+		switch {
+		case env.Quiet || k.Ended:
+			fmt.Fprintln(w, k.ID)
+		default:
+			fmt.Fprintln(w, k.ID, "had ended before")
+		}
+	}
+	return nil
+}
+
+func printPruned(env *command.Env, w io.Writer, r command.PruneReport) error {
+	for _, id := range r.Ended {
+		if env.Quiet {
+			fmt.Fprintln(w, id)
+			continue
+		}
+		fmt.Fprintln(w, "ended", safe.Safe(id))
+	}
+	if !env.Quiet {
+		if r.Processes+r.Mounts+r.Cgroups+r.Dirs+len(r.Ended)+len(r.Problems) == 0 {
+			fmt.Fprintln(w, "nothing was left behind")
+			return nil
+		}
+		fmt.Fprintf(w, "removed %s, %s, %s, %s\n", count(r.Processes, "process", "processes"), count(r.Mounts, "mount", "mounts"),
+			count(r.Cgroups, "control group", "control groups"), count(r.Dirs, "directory", "directories"))
+	}
+	for _, p := range r.Problems {
+		fmt.Fprintln(w, "not removed:", safe.Safe(p))
+	}
+	return nil
+}
+
+func count(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+// age is a duration as one number.
+func age(d time.Duration) string {
+	switch d = max(d, 0); {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}

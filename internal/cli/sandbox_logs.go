@@ -1,0 +1,190 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"ravi/internal/command"
+	"ravi/internal/store"
+	safe "ravi/internal/term"
+)
+
+// logLimit bounds what is read of one file, from its end; the rest is where the command says.
+const logLimit = 8 << 20
+
+func addSandboxLogs(t *command.Table) {
+	command.Add(t, command.Spec[logsInput, logsOutput]{
+		Group: "sandbox", Name: "logs", Access: command.Read,
+		Summary: "Show the logs of a sandbox or a run",
+		Long: `Shows what a run wrote, and what Ravi logged about it. The id is a sandbox's or a
+run's, or its beginning. On a terminal, control sequences are shown and not obeyed;
+into a pipe the bytes go as they are.`,
+		Examples: []command.Example{{Line: "ravi sandbox logs sbx01jf"}, {What: "the last lines of one file", Line: "ravi sandbox logs sbx01jf --name stdout.log --tail 20"}},
+		Handler:  readLogs, Print: printLogs,
+	})
+}
+
+type logsInput struct {
+	ID   string `json:"id" arg:"SANDBOX|RUN" usage:"the id, or its beginning"`
+	Name string `json:"name" flag:"name" value:"NAME" usage:"only this log"`
+	Tail int    `json:"tail" flag:"tail" short:"n" value:"N" usage:"only the last N lines of each; 0 is all"`
+}
+
+type logsOutput struct {
+	RunID string   `json:"run_id"`
+	Dir   string   `json:"dir"`
+	Logs  []oneLog `json:"logs"`
+}
+
+type oneLog struct {
+	Name  string `json:"name"`
+	Bytes int64  `json:"bytes"`
+	// Cut says that the beginning of the text is left out: it was asked for, or the file is too large.
+	Cut  bool   `json:"cut"`
+	Text string `json:"text"`
+}
+
+func readLogs(ctx context.Context, env *command.Env, in logsInput) (logsOutput, error) {
+	out := logsOutput{Logs: []oneLog{}}
+	if in.Tail < 0 {
+		return out, command.Usage("--tail is below 0", "leave it out for all")
+	}
+	run, err := runOf(ctx, env, in.ID)
+	if err != nil {
+		return out, err
+	}
+	out.RunID, out.Dir = run.ID, filepath.Join(run.Dir, "logs")
+	nothing := &command.Error{
+		Code: command.CodeNotFound, Message: fmt.Sprintf("run %s has no logs", run.ID),
+		Hint: "they are made when its command starts, in " + out.Dir, Status: http.StatusNotFound,
+	}
+	// A name is looked up beneath the directory only, whatever it is and whatever lies there.
+	root, err := os.OpenRoot(out.Dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return out, nothing
+	}
+	if err != nil {
+		return out, fmt.Errorf("cannot read the logs: %w", err)
+	}
+	defer root.Close()
+	entries, err := fs.ReadDir(root.FS(), ".")
+	if err != nil {
+		return out, fmt.Errorf("cannot read the logs: %w", err)
+	}
+	var names []string
+	for _, entry := range entries {
+		if !entry.Type().IsRegular() {
+			continue
+		}
+		names = append(names, entry.Name())
+		if in.Name != "" && entry.Name() != in.Name {
+			continue
+		}
+		log, err := readLog(root, entry.Name(), in.Tail)
+		if err != nil {
+			return out, fmt.Errorf("cannot read the log %q: %w", entry.Name(), err)
+		}
+		out.Logs = append(out.Logs, log)
+	}
+	if len(out.Logs) == 0 && in.Name != "" && len(names) > 0 {
+		nothing.Message = fmt.Sprintf("run %s has no log %q", run.ID, in.Name)
+		nothing.Hint = "it has " + strings.Join(names, ", ")
+	}
+	if len(out.Logs) == 0 {
+		return out, nothing
+	}
+	return out, nil
+}
+
+// runOf finds the run that an id means: its own, or that of the sandbox which was made for it.
+func runOf(ctx context.Context, env *command.Env, id string) (store.Run, error) {
+	s, err := env.Store(ctx)
+	if err != nil {
+		return store.Run{}, err
+	}
+	run, err := s.Run(ctx, id)
+	if !errors.Is(err, store.ErrNotFound) {
+		return run, err
+	}
+	b, err := findSandbox(ctx, env, id)
+	if err != nil {
+		return store.Run{}, err
+	}
+	if b.RunID == "" {
+		return store.Run{}, &command.Error{
+			Code: command.CodeNotFound, Message: fmt.Sprintf("sandbox %s was not made for a run, so it has no logs", b.ID),
+			Hint: "whoever started a process in it has its output", Status: http.StatusNotFound,
+		}
+	}
+	return s.Run(ctx, b.RunID)
+}
+
+func readLog(root *os.Root, name string, tail int) (oneLog, error) {
+	file, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return oneLog{}, err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return oneLog{}, err
+	}
+	log := oneLog{Name: name, Bytes: info.Size()}
+	from := max(info.Size()-logLimit, 0)
+	data, err := io.ReadAll(io.NewSectionReader(file, from, logLimit))
+	if err != nil {
+		return oneLog{}, err
+	}
+	log.Cut = from > 0
+	if last := lastLines(data, tail); len(last) < len(data) {
+		data, log.Cut = last, true
+	}
+	log.Text = string(data)
+	return log, nil
+}
+
+// lastLines is the end of data that holds n lines; 0 is all.
+func lastLines(data []byte, n int) []byte {
+	if n == 0 {
+		return data
+	}
+	at := len(bytes.TrimSuffix(data, []byte("\n")))
+	for range n {
+		if at = bytes.LastIndexByte(data[:at], '\n'); at < 0 {
+			return data
+		}
+	}
+	return data[at+1:]
+}
+
+func printLogs(env *command.Env, w io.Writer, out logsOutput) error {
+	for i, log := range out.Logs {
+		if len(out.Logs) > 1 && !env.Quiet {
+			if i > 0 {
+				fmt.Fprintln(w)
+			}
+			fmt.Fprintf(w, "==> %s (%d bytes) <==\n", safe.Safe(log.Name), log.Bytes)
+		}
+		if log.Cut && !env.Quiet {
+			fmt.Fprintf(w, "… the beginning is left out; all of it is in %s\n", safe.Safe(filepath.Join(out.Dir, log.Name)))
+		}
+		text := log.Text
+		if env.StdoutTerminal {
+			text = safe.SafeText(text)
+		}
+		fmt.Fprint(w, text)
+		if text != "" && !strings.HasSuffix(text, "\n") && i < len(out.Logs)-1 {
+			fmt.Fprintln(w)
+		}
+	}
+	return nil
+}
