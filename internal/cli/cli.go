@@ -2,7 +2,7 @@
 // progress, and minds the signals. Each group of commands has a file of its own.
 //
 // It writes to the streams that it is given and touches nothing else itself; the commands do, by way of their Env.
-// It must not import a backend: what makes sandboxes comes in through Parts.
+// It must not import a backend, nor decide anything that the daemon would have to decide as well.
 package cli
 
 import (
@@ -20,25 +20,21 @@ import (
 	safe "ravi/internal/term"
 )
 
-// Parts are what the program puts together from packages that the command line itself does not know.
-type Parts struct {
-	// NewSweeper makes the hand that ends sandboxes.
-	NewSweeper func(context.Context, *command.Env) (command.Sweeper, error)
-	// Register adds commands to the table.
-	Register []func(*command.Table)
+// Main runs one command line, the program's name first as in os.Args, and gives the exit code.
+func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	return run(args[min(1, len(args)):], stdin, stdout, stderr, program())
 }
 
-// Main runs one command line and gives the exit code.
-func Main(args []string, stdin io.Reader, stdout, stderr io.Writer, parts Parts) int {
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer, parts parts) int {
 	ctx, stop := interruptible(context.Background(), stderr)
 	defer stop()
 
 	env := &command.Env{
-		Stdin: stdin, Stdout: stdout, Stderr: stderr, NewSweeper: parts.NewSweeper,
+		Stdin: stdin, Stdout: stdout, Stderr: stderr, NewSweeper: parts.newSweeper,
 		StdinTerminal: isTerminal(stdin), StdoutTerminal: isTerminal(stdout), StderrTerminal: isTerminal(stderr),
 	}
 	exit := command.ExitOK
-	root := newRoot(NewTable(parts), env, &exit)
+	root := newRoot(newTable(parts), env, &exit)
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(stdout)
@@ -53,11 +49,11 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer, parts Parts)
 	return exit
 }
 
-// NewTable is the table with all commands.
-func NewTable(parts Parts) *command.Table {
+// newTable is the table with all commands.
+func newTable(parts parts) *command.Table {
 	t := &command.Table{}
 	addSandbox(t)
-	for _, register := range parts.Register {
+	for _, register := range parts.register {
 		register(t)
 	}
 	return t
@@ -71,7 +67,14 @@ func fail(ctx context.Context, env *command.Env, err error) int {
 		told.Exit = cause.exit()
 	}
 	if env.JSON {
-		doc := map[string]any{"error": map[string]string{"code": told.Code, "message": told.Message, "hint": told.Hint}}
+		var doc struct {
+			Error struct {
+				Code    string `json:"code"`
+				Message string `json:"message"`
+				Hint    string `json:"hint"`
+			} `json:"error"`
+		}
+		doc.Error.Code, doc.Error.Message, doc.Error.Hint = told.Code, told.Message, told.Hint
 		if printJSON(env.Stdout, doc) == nil {
 			return told.Exit
 		}

@@ -1,0 +1,40 @@
+# make build   the program, bin/ravi
+# make run     builds, then runs one sandbox on this repository and shows the patch that comes out
+# make test    everything that can be tested here, installing what the tests need
+# make lint    format, vet and staticcheck
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+
+GO       ?= go
+EMBEDDED := cmd/ravi/embedded
+# The commit is stamped here; Go's own stamping fails in a checkout that belongs to another user.
+BUILD    := $(GO) build -trimpath -buildvcs=false
+STAMP    := -X ravi/internal/cli.version=$(VERSION) -X ravi/internal/cli.commit=$(COMMIT)
+
+.PHONY: build run test deps lint clean
+.DELETE_ON_ERROR:
+
+# go build does nothing for what is up to date, so it may always be asked. The two small programs become part of the
+# large one; they run where no library can be counted on, hence static.
+build:
+	CGO_ENABLED=0 $(BUILD) -ldflags "-s -w" -o $(EMBEDDED)/ravi-guest ./cmd/ravi-guest
+	CGO_ENABLED=0 $(BUILD) -ldflags "-s -w" -o $(EMBEDDED)/ravi-keeper ./cmd/ravi-keeper
+	CGO_ENABLED=0 $(BUILD) -ldflags "-s -w $(STAMP)" -o bin/ravi ./cmd/ravi
+
+run: build
+	@scripts/first-run
+
+test: deps build
+	@scripts/test
+
+deps:
+	@scripts/test-deps
+
+lint:
+	@test -z "$$(gofmt -l cmd internal sandbox | tee /dev/stderr)" || { echo 'not formatted: gofmt -w the files above' >&2; exit 1; }
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+
+clean:
+	rm -rf bin $(EMBEDDED)/ravi-guest $(EMBEDDED)/ravi-keeper

@@ -1,0 +1,18 @@
+package cli
+
+import (
+	"context"
+
+	"ravi/internal/command"
+)
+
+// parts are what a command line is put together from, so that a test can put it together otherwise.
+type parts struct {
+	// newSweeper makes the hand that ends sandboxes.
+	newSweeper func(context.Context, *command.Env) (command.Sweeper, error)
+	// register adds the commands that stand on the packages below.
+	register []func(*command.Table)
+}
+
+// program is the command line of the ravi program.
+func program() parts { return parts{} }
