@@ -1,0 +1,140 @@
+// Command ravi-guest is the agent inside a sandbox. Started without arguments
+// it serves the link on descriptor 3; called by the name sudo or su, it is
+// that program's stand-in.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"ravi/internal/guest"
+)
+
+// version is set by the linker.
+var version = "dev"
+
+func main() {
+	os.Exit(run())
+}
+
+func run() int {
+	switch name := filepath.Base(os.Args[0]); name {
+	case "sudo", "su":
+		return guest.Switch(name, os.Args[1:])
+	}
+	if err := serve(os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "ravi-guest:", err)
+		return 1
+	}
+	return 0
+}
+
+func serve(args []string, stdout io.Writer) error {
+	flags := flag.NewFlagSet("ravi-guest", flag.ContinueOnError)
+	listen := flags.String("listen", "", "serve on this loopback `ADDRESS` instead of the link, for conformance tests")
+	token := flags.String("token", "", "ask callers of --listen for this access `TOKEN`")
+	showVersion := flags.Bool("version", false, "print the version and exit")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if *showVersion {
+		_, err := fmt.Fprintln(stdout, "ravi-guest", version)
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	if *token != "" && *listen == "" {
+		return fmt.Errorf("--token is for --listen: who holds the link needs none")
+	}
+	limit, err := memoryLimit()
+	if err != nil {
+		return err
+	}
+	init, err := harden()
+	if err != nil {
+		return err
+	}
+	opts := guest.Options{
+		Version:     version,
+		Init:        true,
+		Token:       *token,
+		MemoryLimit: limit,
+		Switch:      init && os.Geteuid() == 0,
+	}
+	if os.Geteuid() == 0 {
+		opts.RunDir = "/run/ravi"
+		opts.SpoolDir = "/run/ravi/spool"
+	}
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, unix.SIGTERM, unix.SIGINT)
+	ended := make(chan error, 1)
+	var s *guest.Server
+	if *listen != "" {
+		l, err := guest.Listen(*listen)
+		if err != nil {
+			return err
+		}
+		s = guest.New(opts)
+		go func() { ended <- s.ServeTCP(l) }()
+	} else {
+		link, err := guest.OpenLink(guest.LinkFD)
+		if err != nil {
+			return err
+		}
+		s = guest.New(opts)
+		go func() { ended <- s.ServeLink(link) }()
+	}
+	select {
+	case err = <-ended:
+		// Nobody can reach the sandbox any more.
+	case <-stop:
+	}
+	if init {
+		// The kernel ends everything that is left when PID 1 is over.
+		return err
+	}
+	if cerr := s.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}
+
+// harden keeps the sandbox's users away from the agent's memory and
+// descriptors, and makes it the parent of all orphans.
+func harden() (init bool, err error) {
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return false, fmt.Errorf("make the agent undumpable: %w", err)
+	}
+	if os.Getpid() == 1 {
+		return true, nil
+	}
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return false, fmt.Errorf("adopt orphans: %w", err)
+	}
+	return false, nil
+}
+
+// memoryLimit reads the sandbox's limit. It is not passed on.
+func memoryLimit() (uint64, error) {
+	const name = "RAVI_MEMORY_LIMIT"
+	v := os.Getenv(name)
+	if v == "" {
+		return 0, nil
+	}
+	if err := os.Unsetenv(name); err != nil {
+		return 0, err
+	}
+	limit, err := strconv.ParseUint(v, 10, 63)
+	if err != nil || limit == 0 {
+		return 0, fmt.Errorf("%s=%q is not a number of bytes", name, v)
+	}
+	return limit, nil
+}

@@ -1,0 +1,241 @@
+package guest
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ravi/internal/guestapi/ravi"
+)
+
+// Running out of memory ends a whole gVisor sandbox at once, with all work in
+// it. So the guest watches, and ends the largest process shortly before.
+
+const (
+	// The watch acts when less than this is left, or a twelfth of the limit if
+	// that is more, but never before half of the limit is used.
+	memoryHeadroom = 64 << 20
+	// assumedGrowth is how fast memory is taken to fill, in bytes a second. The
+	// time to the next look follows from it.
+	assumedGrowth = 2 << 30
+
+	slowestLook = time.Second
+	fastestLook = 10 * time.Millisecond
+
+	// After so many ended processes without relief the use is spread over
+	// many, and a whole tree has to go.
+	patience = 8
+)
+
+// memoryMark is the use above which the watch acts.
+func memoryMark(limit uint64) uint64 {
+	headroom := min(max(memoryHeadroom, limit/12), limit/2)
+	return limit - headroom
+}
+
+// nextLook is how long nothing can happen.
+func nextLook(used, mark uint64) time.Duration {
+	if used >= mark {
+		return fastestLook
+	}
+	d := time.Duration(float64(mark-used) / assumedGrowth * float64(time.Second))
+	return min(max(d, fastestLook), slowestLook)
+}
+
+// memoryUsed is the use of the whole sandbox. gVisor's meminfo is the
+// sandbox's own. Elsewhere it is the machine's, and what counts is the sum of
+// what the processes that can be seen hold.
+func memoryUsed() (uint64, error) {
+	if inGVisor() {
+		mem, err := readMeminfo()
+		if err != nil {
+			return 0, err
+		}
+		return mem.used(), nil
+	}
+	procs, err := readProcs()
+	if err != nil {
+		return 0, err
+	}
+	var pages int64
+	for _, p := range procs {
+		pages += p.rssPages
+	}
+	return uint64(pages) * uint64(os.Getpagesize()), nil
+}
+
+func inGVisor() bool {
+	var u unix.Utsname
+	return unix.Uname(&u) == nil && strings.HasSuffix(unix.ByteSliceToString(u.Release[:]), "-gvisor")
+}
+
+// watchMemory runs until ctx is done. What it cannot read now it tries to
+// read again: ending the watch would end the protection.
+func (s *Server) watchMemory(ctx context.Context) {
+	limit := s.opts.MemoryLimit
+	mark := memoryMark(limit)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var disk diskWatch
+	inVain := 0
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		wait := slowestLook
+		used, err := s.opts.memoryUsed()
+		if err == nil {
+			wait = nextLook(used, mark)
+			if used >= mark {
+				s.relieve(ctx, used, limit, inVain >= patience)
+				inVain++
+			} else {
+				inVain = 0
+			}
+		}
+		if ev := disk.look("/"); ev != nil {
+			s.events.add(&ravi.Event{Event: &ravi.Event_LowDisk_{LowDisk: ev}})
+		}
+		timer.Reset(wait)
+	}
+}
+
+// relieve ends the largest process, or with tree the started process whose
+// tree is the largest.
+func (s *Server) relieve(ctx context.Context, used, limit uint64, tree bool) {
+	procs, err := readProcs()
+	if err != nil {
+		return
+	}
+	victim, owner := s.largest(procs)
+	if tree {
+		if p, info := s.largestTree(procs); p != nil {
+			victim, owner = info, p
+		}
+	}
+	if victim.pid == 0 {
+		return
+	}
+	ev := &ravi.Event_OutOfMemory{
+		Pid:        uint32(victim.pid),
+		Cmd:        validName(victim.comm),
+		RssBytes:   uint64(victim.rssPages) * uint64(os.Getpagesize()),
+		UsedBytes:  used,
+		LimitBytes: limit,
+	}
+	if owner != nil {
+		ev.ProcessPid, ev.ProcessTag = uint32(owner.pid), owner.tag
+		owner.mu.Lock()
+		owner.oom = true // before the kill, so that the end says so
+		owner.mu.Unlock()
+	}
+	s.events.add(&ravi.Event{Event: &ravi.Event_OutOfMemory_{OutOfMemory: ev}})
+	if tree && owner != nil {
+		ctx, cancel := context.WithTimeout(ctx, goneSoon)
+		defer cancel()
+		_, _ = s.killTree(ctx, owner)
+		return
+	}
+	// A process that is gone already has given its memory back.
+	_ = unix.Kill(victim.pid, unix.SIGKILL)
+	waitGone(ctx, victim.pid)
+}
+
+// waitGone waits a little for a killed process to give its memory back.
+func waitGone(ctx context.Context, pid int) {
+	for range 50 {
+		stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+		if err != nil {
+			return
+		}
+		if info, ok := parseStat(pid, stat); ok && info.state == 'Z' {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+}
+
+// largest is the process that holds most, this one excepted, and the started
+// one that it belongs to.
+func (s *Server) largest(procs []procInfo) (procInfo, *proc) {
+	self := os.Getpid()
+	var most procInfo
+	for _, info := range procs {
+		if info.pid != self && info.pid != 1 && info.rssPages > most.rssPages {
+			most = info
+		}
+	}
+	if most.pid == 0 {
+		return most, nil
+	}
+	return most, s.ownerOf(most)
+}
+
+func (s *Server) ownerOf(info procInfo) *proc {
+	if p := s.procs.byMark(markOf(info.pid)); p != nil {
+		return p
+	}
+	for _, p := range s.procs.running() {
+		if p.pid == info.pid || p.pid == info.session {
+			return p
+		}
+	}
+	return nil
+}
+
+// largestTree is the started process whose tree holds most.
+func (s *Server) largestTree(procs []procInfo) (*proc, procInfo) {
+	var found *proc
+	var most procInfo
+	marks := make(map[int]string)
+	for _, p := range s.procs.running() {
+		sum := procInfo{pid: p.pid, comm: p.config.GetCmd()}
+		for _, info := range treeOf(p, procs, marks) {
+			sum.rssPages += info.rssPages
+		}
+		if sum.rssPages > most.rssPages {
+			found, most = p, sum
+		}
+	}
+	return found, most
+}
+
+// diskWatch tells once each time that the disk gets low.
+type diskWatch struct {
+	low    bool
+	looked time.Time
+}
+
+const (
+	lowDisk      = 64 << 20
+	diskInterval = 2 * time.Second
+)
+
+func (d *diskWatch) look(path string) *ravi.Event_LowDisk {
+	if time.Since(d.looked) < diskInterval {
+		return nil
+	}
+	d.looked = time.Now()
+	var st unix.Statfs_t
+	if err := unix.Statfs(path, &st); err != nil {
+		return nil
+	}
+	free, total := st.Bavail*uint64(st.Bsize), st.Blocks*uint64(st.Bsize)
+	was := d.low
+	d.low = total > 0 && free < min(lowDisk, total/20)
+	if !d.low || was {
+		return nil
+	}
+	return &ravi.Event_LowDisk{Path: path, FreeBytes: free, TotalBytes: total}
+}
