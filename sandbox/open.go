@@ -1,0 +1,330 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	"ravi/internal/backend"
+	"ravi/internal/backend/gvisor"
+	"ravi/internal/guestapi"
+	"ravi/internal/keeper"
+	"ravi/internal/programs"
+	"ravi/internal/rootfs"
+)
+
+// guestWorkspace is where the workspace is seen.
+const guestWorkspace = "/workspace"
+
+// Sandbox is a running sandbox. Its methods may be called by several
+// goroutines.
+type Sandbox struct {
+	// ID names it: "sbx" and 26 characters, lower-case letters and digits.
+	ID string
+	// Notes are things that the user should be told once.
+	Notes []string
+
+	cfg       Config
+	backend   string
+	workspace string // real path on the host; empty: none
+	volumes   []Volume
+	user      string
+	inst      backend.Instance
+	client    *guestapi.Client
+	record    Recorder
+
+	closeOnce sync.Once
+	closeErr  error
+}
+
+// Info describes a sandbox that is about to be made, for a Recorder.
+type Info struct {
+	ID, Backend, Image, Dir, Workspace string
+	Config                             Config
+}
+
+// Recorder writes down that sandboxes are there, before they are made. Its
+// methods must be quick.
+type Recorder interface {
+	// Creating is called before anything is made; an error stops it.
+	Creating(ctx context.Context, i Info) error
+	// Created is called when it runs; pid is its process on the host.
+	Created(ctx context.Context, id string, pid int) error
+	// Ended is called when nothing of it is left, with the reason.
+	Ended(ctx context.Context, id, reason string) error
+}
+
+type options struct {
+	home       string
+	grace      time.Duration
+	recorder   Recorder
+	mounts     []backend.Mount
+	env        []string
+	checkpoint string
+}
+
+// Option changes how Open works.
+type Option func(*options)
+
+// WithHome sets Ravi's home; without it, that is RAVI_HOME or ~/.ravi.
+func WithHome(dir string) Option { return func(o *options) { o.home = dir } }
+
+// WithGrace lets the sandbox outlive its owner for a time in which another
+// process may take it over. Without it, the sandbox ends with this process.
+func WithGrace(d time.Duration) Option { return func(o *options) { o.grace = d } }
+
+// WithRecorder has the sandbox recorded.
+func WithRecorder(r Recorder) Option { return func(o *options) { o.recorder = r } }
+
+// WithInput shows a folder of the host, read-only, as /.ravi/in.
+func WithInput(dir string) Option {
+	return func(o *options) {
+		o.mounts = append(o.mounts, backend.Mount{Host: dir, Guest: "/.ravi/in", Overlay: true, Own: true})
+	}
+}
+
+// WithCheckpoint restores the sandbox from a directory that Checkpoint wrote.
+func WithCheckpoint(dir string) Option { return func(o *options) { o.checkpoint = dir } }
+
+// NewID makes an id for a sandbox.
+func NewID() string { return "sbx" + strings.ToLower(ulid.Make().String()) }
+
+// Open starts a sandbox. workspace is the folder of the host that it works on,
+// or empty for none. The caller must Close it; if this process ends without
+// that, even by SIGKILL, the sandbox ends with it. Every error is an *InitError.
+func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (*Sandbox, error) {
+	var o options
+	for _, f := range opts {
+		f(&o)
+	}
+	fail := func(stage string, err error, hint string) (*Sandbox, error) {
+		var ie *InitError
+		if errors.As(err, &ie) {
+			return nil, ie
+		}
+		var f *keeper.Failure
+		if hint == "" && errors.As(err, &f) {
+			hint = f.Hint
+		}
+		return nil, &InitError{Stage: stage, Err: err, Hint: hint}
+	}
+	if err := cfg.Validate(); err != nil {
+		return fail("config", err, "see docs/configuration.md for every key")
+	}
+	be, name, err := pick(cfg)
+	if err != nil {
+		return fail("backend", err, "")
+	}
+	if cfg.AllowNet.All || len(cfg.AllowNet.Rules) > 0 {
+		return fail("config", errors.New("allow_net: a sandbox cannot have a network yet"), "set allow_net to false")
+	}
+	if o.home == "" {
+		if o.home, err = defaultHome(); err != nil {
+			return fail("config", err, "set RAVI_HOME to a directory of yours")
+		}
+	}
+	if o.home, err = filepath.Abs(o.home); err != nil {
+		return fail("config", err, "")
+	}
+	sb := &Sandbox{ID: NewID(), cfg: cfg, backend: name, record: o.recorder, user: "user"}
+	mounts, err := sb.mounts(o.home, workspace)
+	if err != nil {
+		return fail("workspace", err, "")
+	}
+	dir := filepath.Join(o.home, "sandboxes", sb.ID)
+	if sb.record != nil {
+		if err := sb.record.Creating(ctx, Info{ID: sb.ID, Backend: name, Image: cfg.Image, Dir: dir, Workspace: sb.workspace, Config: cfg}); err != nil {
+			return fail("create", fmt.Errorf("recording the sandbox: %w", err), "")
+		}
+	}
+	ended := func(reason string) {
+		if sb.record != nil {
+			// The failure that is being reported is the one to know.
+			_ = sb.record.Ended(context.WithoutCancel(ctx), sb.ID, reason)
+		}
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		ended(keeper.ReasonFailed)
+		return fail("create", err, "check that "+o.home+" is writable and has room")
+	}
+	create, cancel := context.WithTimeoutCause(ctx, time.Duration(cfg.CreateTimeout)*time.Second,
+		fmt.Errorf("it was not made within %d s (create_timeout)", cfg.CreateTimeout))
+	defer cancel()
+	disk := int64(4)
+	if cfg.DiskSizeGB != nil {
+		disk = int64(*cfg.DiskSizeGB)
+	}
+	sb.inst, err = be.Create(create, backend.Spec{
+		ID: sb.ID, Dir: dir, Home: o.home, Image: cfg.Image,
+		CPUs: cfg.CPUs, Memory: int64(cfg.MemoryMiB) << 20, Disk: disk << 30, Processes: maxProcesses,
+		Mounts: append(mounts, o.mounts...), Env: o.env, Grace: o.grace, Checkpoint: o.checkpoint,
+	})
+	if err != nil {
+		_ = os.RemoveAll(dir) // nothing was made yet
+		ended(keeper.ReasonFailed)
+		return fail("create", err, hintFor(err))
+	}
+	sb.client = guestapi.NewClient(sb.inst.Client(), "http://guest")
+	if sb.Notes, err = sb.inst.Ready(create); err == nil {
+		err = sb.verify(ctx)
+	}
+	if err == nil && sb.record != nil {
+		err = sb.record.Created(ctx, sb.ID, sb.inst.PID())
+	}
+	if err != nil {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
+		defer cancel()
+		_ = sb.inst.Close(closing)
+		ended(keeper.ReasonFailed)
+		return fail("create", err, "")
+	}
+	return sb, nil
+}
+
+// maxProcesses bounds the threads on the host that one sandbox may use.
+const maxProcesses = 8192
+
+// pick finds the backend, and never another than the one that was asked for.
+func pick(cfg Config) (backend.Backend, string, error) {
+	switch cfg.Backend {
+	case BackendAuto, BackendGVisor:
+		return gvisor.Backend{}, BackendGVisor, nil
+	case BackendMicroVM, BackendBoxlite, BackendDocker, BackendE2B:
+		return nil, "", &InitError{Stage: "backend",
+			Err:  fmt.Errorf("%w: %s is known, but this version of Ravi cannot make it", backend.ErrUnavailable, cfg.Backend),
+			Hint: `use the backend "gvisor", which needs no KVM and no daemon`}
+	}
+	return nil, "", fmt.Errorf("%w: %s", backend.ErrUnavailable, cfg.Backend)
+}
+
+func hintFor(err error) string {
+	switch {
+	case errors.Is(err, programs.ErrMissing):
+		return "build ravi with `make build`, and put it in PATH or set " + programs.EnvProgram
+	case errors.Is(err, rootfs.ErrUnknownImage):
+		return `use the image "host", which is the host's own tools`
+	}
+	return ""
+}
+
+func defaultHome() (string, error) {
+	if h := os.Getenv("RAVI_HOME"); h != "" {
+		return h, nil
+	}
+	h, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("Ravi's home: %w", err)
+	}
+	return filepath.Join(h, ".ravi"), nil
+}
+
+// verify waits for the guest agent's first answer.
+func (s *Sandbox) verify(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, time.Duration(s.cfg.VerifyTimeout)*time.Second,
+		fmt.Errorf("it did not answer within %d s (verify_timeout)", s.cfg.VerifyTimeout))
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://guest/health", nil)
+	if err != nil {
+		return err
+	}
+	res, err := s.client.HTTP.Do(req)
+	if err != nil {
+		return &InitError{Stage: "verify", Err: s.explain(ctx, err)}
+	}
+	res.Body.Close()
+	if res.StatusCode != http.StatusNoContent && res.StatusCode != http.StatusOK {
+		return &InitError{Stage: "verify", Err: fmt.Errorf("its guest agent answered %s", res.Status)}
+	}
+	return nil
+}
+
+// explain turns the failure of a call into why: the sandbox's end, the
+// caller's own deadline, or the failure itself.
+func (s *Sandbox) explain(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	// A cut link is how a sandbox's end shows first; its reason follows.
+	if isCut(err) {
+		select {
+		case <-s.inst.Ended():
+			return s.endError()
+		case <-time.After(3 * time.Second):
+		case <-ctx.Done():
+		}
+	}
+	select {
+	case <-s.inst.Ended():
+		return s.endError()
+	default:
+		return fromGuest(err)
+	}
+}
+
+func (s *Sandbox) endError() error {
+	return &EndError{Reason: s.inst.End().Reason, MemoryMiB: s.cfg.MemoryMiB}
+}
+
+// Backend is the name of the backend that made it.
+func (s *Sandbox) Backend() string { return s.backend }
+
+// Config is what it was made with.
+func (s *Sandbox) Config() Config { return s.cfg }
+
+// Client speaks the guest's own protocol (E2B's envd protocol) to it.
+func (s *Sandbox) Client() *http.Client { return s.inst.Client() }
+
+// Ended is closed when the sandbox is gone, whoever ended it.
+func (s *Sandbox) Ended() <-chan struct{} { return s.inst.Ended() }
+
+// Err says why the sandbox ended, as an *EndError; nil while it runs.
+func (s *Sandbox) Err() error {
+	select {
+	case <-s.inst.Ended():
+		return s.endError()
+	default:
+		return nil
+	}
+}
+
+// Pause freezes everything in the sandbox. Time goes on outside, so deadlines
+// of commands still pass.
+func (s *Sandbox) Pause(ctx context.Context) error {
+	return s.explain(ctx, s.inst.Pause(ctx))
+}
+
+// Resume lets a paused sandbox go on.
+func (s *Sandbox) Resume(ctx context.Context) error {
+	return s.explain(ctx, s.inst.Resume(ctx))
+}
+
+// Checkpoint saves the sandbox's state (memory, processes, files) in dir, from
+// which WithCheckpoint restores it, also more than once. The sandbox goes on.
+func (s *Sandbox) Checkpoint(ctx context.Context, dir string) error {
+	return s.explain(ctx, s.inst.Checkpoint(ctx, dir))
+}
+
+// Close ends the sandbox and waits until nothing of it is left. It may be
+// called more than once, and on a sandbox that has ended.
+func (s *Sandbox) Close() error {
+	s.closeOnce.Do(func() {
+		ctx, cancel := context.WithTimeoutCause(context.Background(), 30*time.Second, errors.New("it did not end within 30 s"))
+		defer cancel()
+		s.closeErr = s.inst.Close(ctx)
+		if s.record != nil {
+			s.closeErr = errors.Join(s.closeErr, s.record.Ended(ctx, s.ID, s.inst.End().Reason))
+		}
+	})
+	return s.closeErr
+}

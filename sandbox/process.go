@@ -1,0 +1,445 @@
+package sandbox
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+	"unicode/utf8"
+
+	"connectrpc.com/connect"
+
+	"ravi/internal/guestapi/process"
+	"ravi/internal/guestapi/ravi"
+)
+
+// Cmd is a command to run in a sandbox.
+type Cmd struct {
+	// Args are the program and its arguments. Exactly one of Args and Shell
+	// must be set.
+	Args []string
+	// Shell is a line for /bin/sh.
+	Shell string
+	// Dir is where it runs: empty for the workspace, relative to that, or a
+	// path of the host that the sandbox sees.
+	Dir string
+	// GuestDir is a directory of the sandbox, taken as it is.
+	GuestDir string
+	// Env is added to the environment; values may hold any byte but NUL.
+	Env map[string]string
+	// User is who it runs as; empty for the ordinary user.
+	User string
+	// Stdin is what it reads; nil: it sees the end of the file at once.
+	Stdin io.Reader
+	// Stdout and Stderr, for Start, get its output as it comes; nil discards.
+	// A writer that blocks makes the command wait.
+	Stdout, Stderr io.Writer
+	// Timeout bounds its run; nil is the configuration's default for Exec and
+	// none for Start; 0 ends it at once.
+	Timeout *time.Duration
+	// MaxOutput bounds what Exec keeps of each stream, in bytes; 0 is 1 MiB.
+	MaxOutput int
+	// TTY gives it a terminal of this size; output then comes on Stdout.
+	TTY *Size
+}
+
+// Size is a terminal's.
+type Size struct{ Cols, Rows uint16 }
+
+// After is a helper for Cmd.Timeout.
+func After(d time.Duration) *time.Duration { return &d }
+
+// Errors of starting a command. The exit statuses in brackets are a shell's.
+var (
+	ErrCommandNotFound = errors.New("command not found")   // 127
+	ErrNotExecutable   = errors.New("cannot be executed")  // 126
+	ErrBadCommand      = errors.New("not a valid command") // the request itself
+)
+
+const defaultMaxOutput = 1 << 20
+
+// drainTime is how long a command that was killed may take to be gone.
+const drainTime = 10 * time.Second
+
+// Exec runs a command to its end and returns what it wrote. A command that
+// fails is a Result, not an error; an error means that there is no result.
+func (s *Sandbox) Exec(ctx context.Context, c Cmd) (Result, error) {
+	most := c.MaxOutput
+	if most <= 0 {
+		most = defaultMaxOutput
+	}
+	out, errs := &capture{most: most}, &capture{most: most}
+	c.Stdout, c.Stderr = tee(out, c.Stdout), tee(errs, c.Stderr)
+	if c.Timeout == nil {
+		c.Timeout = After(time.Duration(s.cfg.DefaultTimeout) * time.Second)
+	}
+	start := time.Now()
+	if *c.Timeout <= 0 {
+		return Result{ExitCode: -1, Reason: ReasonTimeout, Stderr: timedOut(0)}, nil
+	}
+	p, err := s.Start(ctx, c)
+	if err != nil {
+		return Result{}, err
+	}
+	st, err := p.Wait()
+	if err != nil {
+		return Result{}, err
+	}
+	r := Result{ExitCode: st.ExitCode, Reason: st.Reason, Signal: st.Signal, Duration: time.Since(start),
+		StdoutBytes: out.total, StderrBytes: errs.total}
+	var all1, all2 bool
+	r.Stdout, all1 = out.result()
+	r.Stderr, all2 = errs.result()
+	r.Truncated = !all1 || !all2 || st.OutputLeft
+	if st.Reason == ReasonTimeout {
+		if r.Stderr != "" && !strings.HasSuffix(r.Stderr, "\n") {
+			r.Stderr += "\n"
+		}
+		r.Stderr += timedOut(*c.Timeout)
+	}
+	return r, nil
+}
+
+func timedOut(d time.Duration) string {
+	return fmt.Sprintf("Command timed out after %gs", d.Seconds())
+}
+
+func tee(a, b io.Writer) io.Writer {
+	if b == nil {
+		return a
+	}
+	return io.MultiWriter(a, b)
+}
+
+// Status is how a process ended.
+type Status struct {
+	ExitCode int
+	Signal   int
+	Reason   string
+	// OutputLeft says that children of it still held its output when it had
+	// ended, so that what they write later is not seen.
+	OutputLeft bool
+}
+
+// Process is a command that runs.
+type Process struct {
+	sb  *Sandbox
+	pid uint32
+	tty bool
+
+	stop   context.CancelFunc // ends the stream
+	done   chan struct{}
+	status Status
+	err    error
+
+	mu     sync.Mutex
+	killed string // the reason for which it was killed
+}
+
+// Start starts a command. Its output goes to the writers of c as it comes. If
+// ctx or the timeout ends, the command is killed with all that it started.
+func (s *Sandbox) Start(ctx context.Context, c Cmd) (*Process, error) {
+	req, err := s.request(c)
+	if err != nil {
+		return nil, err
+	}
+	// The stream lives as long as the process, not as the caller's context:
+	// a killed process's last output and end still come over it.
+	streamCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	stream, err := s.client.Process.Start(streamCtx, req)
+	if err != nil {
+		stop()
+		return nil, s.startError(ctx, c, err)
+	}
+	p := &Process{sb: s, stop: stop, done: make(chan struct{}), tty: c.TTY != nil}
+	started := make(chan error, 1)
+	go p.read(stream, c, started)
+	select {
+	case err := <-started:
+		if err != nil {
+			stop()
+			return nil, s.startError(ctx, c, err)
+		}
+	case <-ctx.Done():
+		stop()
+		return nil, context.Cause(ctx)
+	}
+	if c.Stdin != nil {
+		go p.copyStdin(c.Stdin)
+	}
+	go p.watch(ctx, c.Timeout)
+	return p, nil
+}
+
+func (s *Sandbox) request(c Cmd) (*connect.Request[process.StartRequest], error) {
+	if (len(c.Args) > 0) == (c.Shell != "") {
+		return nil, fmt.Errorf("%w: give either Args or Shell", ErrBadCommand)
+	}
+	args := c.Args
+	if c.Shell != "" {
+		args = []string{"/bin/sh", "-c", c.Shell}
+	}
+	for _, a := range args {
+		if strings.ContainsRune(a, 0) {
+			return nil, fmt.Errorf("%w: an argument holds a NUL byte", ErrBadCommand)
+		}
+		if !utf8.ValidString(a) {
+			return nil, fmt.Errorf("%w: an argument is not UTF-8", ErrBadCommand)
+		}
+	}
+	dir := c.GuestDir
+	if dir == "" {
+		var err error
+		if dir, err = s.guestDir(c.Dir); err != nil {
+			return nil, err
+		}
+	}
+	stdin := c.Stdin != nil
+	m := &process.StartRequest{
+		Process: &process.ProcessConfig{Cmd: args[0], Args: args[1:], Cwd: &dir, Envs: map[string]string{}},
+		Stdin:   &stdin,
+	}
+	for k, v := range c.Env {
+		switch {
+		case k == "" || strings.ContainsAny(k, "=\x00") || !utf8.ValidString(k):
+			return nil, fmt.Errorf("%w: %q is not a name for a variable", ErrBadCommand, k)
+		case strings.ContainsRune(v, 0):
+			return nil, fmt.Errorf("%w: the value of %s holds a NUL byte", ErrBadCommand, k)
+		case utf8.ValidString(v):
+			m.Process.Envs[k] = v
+		default:
+			if m.RawEnvs == nil {
+				m.RawEnvs = map[string][]byte{}
+			}
+			m.RawEnvs[k] = []byte(v)
+		}
+	}
+	if c.TTY != nil {
+		m.Pty = &process.PTY{Size: &process.PTY_Size{Cols: uint32(c.TTY.Cols), Rows: uint32(c.TTY.Rows)}}
+	}
+	req := connect.NewRequest(m)
+	user := c.User
+	if user == "" {
+		user = s.user
+	}
+	setUser(req.Header(), user)
+	return req, nil
+}
+
+func setUser(h map[string][]string, user string) {
+	h["Authorization"] = []string{"Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"))}
+}
+
+// startError says why a command could not be started.
+func (s *Sandbox) startError(ctx context.Context, c Cmd, err error) error {
+	err = s.explain(ctx, err)
+	name := "sh"
+	if len(c.Args) > 0 {
+		name = c.Args[0]
+	}
+	var ce *connect.Error
+	if errors.As(err, &ce) {
+		switch ce.Code() {
+		case connect.CodeNotFound:
+			return fmt.Errorf("%s: %w", name, ErrCommandNotFound)
+		case connect.CodePermissionDenied, connect.CodeFailedPrecondition:
+			return fmt.Errorf("%s: %w", name, ErrNotExecutable)
+		}
+	}
+	return err
+}
+
+// read carries the stream's events to the writers, until the end.
+func (p *Process) read(stream *connect.ServerStreamForClient[process.StartResponse], c Cmd, started chan<- error) {
+	defer close(p.done)
+	defer stream.Close()
+	ended := false
+	for stream.Receive() {
+		switch e := stream.Msg().GetEvent().GetEvent().(type) {
+		case *process.ProcessEvent_Start:
+			p.pid = e.Start.GetPid()
+			started <- nil
+		case *process.ProcessEvent_Data:
+			var err error
+			switch d := e.Data.GetOutput().(type) {
+			case *process.ProcessEvent_DataEvent_Stdout:
+				err = write(c.Stdout, d.Stdout)
+			case *process.ProcessEvent_DataEvent_Stderr:
+				err = write(c.Stderr, d.Stderr)
+			case *process.ProcessEvent_DataEvent_Pty:
+				err = write(c.Stdout, d.Pty)
+			}
+			if err != nil {
+				p.err = fmt.Errorf("writing the command's output: %w", err)
+				p.kill(ReasonCanceled)
+				return
+			}
+		case *process.ProcessEvent_End:
+			p.status, ended = status(e.End), true
+		}
+	}
+	if ended {
+		p.mu.Lock()
+		if p.killed != "" && p.status.Reason == ReasonSignal {
+			p.status.Reason, p.status.ExitCode = p.killed, -1
+		}
+		p.mu.Unlock()
+		return
+	}
+	err := stream.Err()
+	if err == nil {
+		err = io.ErrUnexpectedEOF
+	}
+	if p.pid == 0 {
+		started <- err
+		return
+	}
+	p.err = p.sb.explain(context.Background(), err)
+}
+
+func write(w io.Writer, b []byte) error {
+	if w == nil {
+		return nil
+	}
+	_, err := w.Write(b)
+	return err
+}
+
+func status(e *process.ProcessEvent_EndEvent) Status {
+	st := Status{ExitCode: int(e.GetExitCode()), Signal: int(e.GetSignal()), OutputLeft: e.GetOutputLeft()}
+	if st.Signal > 0 {
+		st.ExitCode, st.Reason = 128+st.Signal, ReasonSignal
+	}
+	if e.GetOom() {
+		st.Reason = ReasonOOM
+	}
+	if e.GetTimedOut() {
+		st.Reason, st.ExitCode = ReasonTimeout, -1
+	}
+	return st
+}
+
+// watch kills the process when its time is up or the caller has gone.
+func (p *Process) watch(ctx context.Context, timeout *time.Duration) {
+	defer p.stop()
+	var limit <-chan time.Time
+	if timeout != nil {
+		t := time.NewTimer(*timeout)
+		defer t.Stop()
+		limit = t.C
+	}
+	select {
+	case <-p.done:
+		return
+	case <-limit:
+		p.kill(ReasonTimeout)
+	case <-ctx.Done():
+		p.kill(ReasonCanceled)
+	}
+	select {
+	case <-p.done:
+	case <-time.After(drainTime):
+		// What could not be killed does not hold up the caller; stopping the
+		// stream makes read end.
+	}
+}
+
+// kill ends the process with all that it started.
+func (p *Process) kill(reason string) {
+	p.mu.Lock()
+	if p.killed == "" {
+		p.killed = reason
+	}
+	p.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
+	defer cancel()
+	// If it fails, the process is gone, or the sandbox is; both show in read.
+	_, _ = p.sb.client.Guest.Kill(ctx, connect.NewRequest(&ravi.KillRequest{Process: p.selector()}))
+}
+
+// PID is the process's number in the sandbox.
+func (p *Process) PID() int { return int(p.pid) }
+
+// Done is closed when the process has ended and all its output is written.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Wait waits for the end.
+func (p *Process) Wait() (Status, error) {
+	<-p.done
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err != nil {
+		if p.killed != "" && !errors.Is(p.err, ErrEnded) {
+			return Status{ExitCode: -1, Reason: p.killed}, nil
+		}
+		return Status{}, p.err
+	}
+	return p.status, nil
+}
+
+func (p *Process) selector() *process.ProcessSelector {
+	return &process.ProcessSelector{Selector: &process.ProcessSelector_Pid{Pid: p.pid}}
+}
+
+// Signal sends a signal to the process alone.
+func (p *Process) Signal(ctx context.Context, sig syscall.Signal) error {
+	alone := false
+	_, err := p.sb.client.Guest.Kill(ctx, connect.NewRequest(&ravi.KillRequest{Process: p.selector(), Signal: int32(sig), Tree: &alone}))
+	return p.sb.explain(ctx, err)
+}
+
+// Kill ends the process with all that it started.
+func (p *Process) Kill(ctx context.Context) error {
+	_, err := p.sb.client.Guest.Kill(ctx, connect.NewRequest(&ravi.KillRequest{Process: p.selector()}))
+	return p.sb.explain(ctx, err)
+}
+
+// Resize changes the size of its terminal.
+func (p *Process) Resize(ctx context.Context, size Size) error {
+	_, err := p.sb.client.Process.Update(ctx, connect.NewRequest(&process.UpdateRequest{
+		Process: p.selector(),
+		Pty:     &process.PTY{Size: &process.PTY_Size{Cols: uint32(size.Cols), Rows: uint32(size.Rows)}},
+	}))
+	return p.sb.explain(ctx, err)
+}
+
+// Write sends bytes to its standard input, or to its terminal.
+func (p *Process) Write(ctx context.Context, b []byte) error {
+	in := &process.ProcessInput{Input: &process.ProcessInput_Stdin{Stdin: b}}
+	if p.tty {
+		in.Input = &process.ProcessInput_Pty{Pty: b}
+	}
+	_, err := p.sb.client.Process.SendInput(ctx, connect.NewRequest(&process.SendInputRequest{Process: p.selector(), Input: in}))
+	return p.sb.explain(ctx, err)
+}
+
+// CloseStdin gives it an end of file.
+func (p *Process) CloseStdin(ctx context.Context) error {
+	_, err := p.sb.client.Process.CloseStdin(ctx, connect.NewRequest(&process.CloseStdinRequest{Process: p.selector()}))
+	return p.sb.explain(ctx, err)
+}
+
+// copyStdin feeds the process from r until either ends.
+func (p *Process) copyStdin(r io.Reader) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() { <-p.done; cancel() }()
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := r.Read(buf)
+		if n > 0 && p.Write(ctx, buf[:n]) != nil {
+			return // it has ended or closed its input
+		}
+		if err != nil {
+			if !p.tty {
+				_ = p.CloseStdin(ctx)
+			}
+			return
+		}
+	}
+}
