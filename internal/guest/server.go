@@ -15,6 +15,7 @@ import (
 	"ravi/internal/guestapi"
 	"ravi/internal/guestapi/filesystem/filesystemconnect"
 	"ravi/internal/guestapi/process/processconnect"
+	"ravi/internal/guestapi/ravi"
 	"ravi/internal/guestapi/ravi/raviconnect"
 )
 
@@ -31,10 +32,10 @@ type Options struct {
 	// yet; SpoolBytes bounds it per process.
 	SpoolDir   string
 	SpoolBytes int64
-	// RunDir is where the guest keeps its socket for su and sudo. Switch says
-	// that their stand-ins are put in their places.
-	RunDir string
+	// Switch says that the stand-ins of sudo and su are put in their places;
+	// RunDir is where they find what they need.
 	Switch bool
+	RunDir string
 	// MemoryLimit is the sandbox's limit in bytes; 0 for no memory watch.
 	MemoryLimit uint64
 	// Retain is how long an ended process is remembered after its end was
@@ -94,6 +95,16 @@ func New(opts Options) *Server {
 	s.settings.token = opts.Token
 	s.stopped, s.stop = context.WithCancel(context.Background())
 	s.events.init()
+	if opts.Switch {
+		// Not waited for: no command is quicker to ask for sudo than this is.
+		s.tasks.Go(func() {
+			if err := s.installSwitch(); err != nil {
+				s.events.add(&ravi.Event{Event: &ravi.Event_Notice_{Notice: &ravi.Event_Notice{
+					Message: "sudo and su do not work in this sandbox: " + err.Error(),
+				}}})
+			}
+		})
+	}
 	if opts.MemoryLimit > 0 {
 		s.tasks.Go(func() { s.watchMemory(s.stopped) })
 	}

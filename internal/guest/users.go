@@ -94,6 +94,22 @@ func (a accounts) names(uid, gid uint32) (owner, group string) {
 	return owner, group
 }
 
+// groupID finds a group by name, or by number: a number needs no entry.
+func (a accounts) groupID(name string) (uint32, error) {
+	gid, ok := parseID(name)
+	err := eachRecord(a.group, 4, func(f []string) bool {
+		if f[0] != name {
+			return true
+		}
+		gid, ok = parseID(f[2])
+		return !ok
+	})
+	if err == nil && !ok {
+		err = fmt.Errorf("unknown group %s", name)
+	}
+	return gid, err
+}
+
 // nameCache remembers names for the length of one listing.
 type nameCache struct {
 	from   accounts

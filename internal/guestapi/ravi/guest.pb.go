@@ -71,6 +71,7 @@ type Event struct {
 	//	*Event_OutOfMemory_
 	//	*Event_LowDisk_
 	//	*Event_Keepalive
+	//	*Event_Notice_
 	Event         isEvent_Event `protobuf_oneof:"event"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -163,6 +164,15 @@ func (x *Event) GetKeepalive() *Event_KeepAlive {
 	return nil
 }
 
+func (x *Event) GetNotice() *Event_Notice {
+	if x != nil {
+		if x, ok := x.Event.(*Event_Notice_); ok {
+			return x.Notice
+		}
+	}
+	return nil
+}
+
 type isEvent_Event interface {
 	isEvent_Event()
 }
@@ -183,6 +193,10 @@ type Event_Keepalive struct {
 	Keepalive *Event_KeepAlive `protobuf:"bytes,13,opt,name=keepalive,proto3,oneof"`
 }
 
+type Event_Notice_ struct {
+	Notice *Event_Notice `protobuf:"bytes,14,opt,name=notice,proto3,oneof"`
+}
+
 func (*Event_Ready_) isEvent_Event() {}
 
 func (*Event_OutOfMemory_) isEvent_Event() {}
@@ -190,6 +204,8 @@ func (*Event_OutOfMemory_) isEvent_Event() {}
 func (*Event_LowDisk_) isEvent_Event() {}
 
 func (*Event_Keepalive) isEvent_Event() {}
+
+func (*Event_Notice_) isEvent_Event() {}
 
 type KillRequest struct {
 	state   protoimpl.MessageState   `protogen:"open.v1"`
@@ -540,12 +556,57 @@ func (*Event_KeepAlive) Descriptor() ([]byte, []int) {
 	return file_ravi_guest_proto_rawDescGZIP(), []int{1, 3}
 }
 
+// Something that the sandbox should have does not work in it.
+type Event_Notice struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Message       string                 `protobuf:"bytes,1,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Event_Notice) Reset() {
+	*x = Event_Notice{}
+	mi := &file_ravi_guest_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Event_Notice) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Event_Notice) ProtoMessage() {}
+
+func (x *Event_Notice) ProtoReflect() protoreflect.Message {
+	mi := &file_ravi_guest_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Event_Notice.ProtoReflect.Descriptor instead.
+func (*Event_Notice) Descriptor() ([]byte, []int) {
+	return file_ravi_guest_proto_rawDescGZIP(), []int{1, 4}
+}
+
+func (x *Event_Notice) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 var File_ravi_guest_proto protoreflect.FileDescriptor
 
 const file_ravi_guest_proto_rawDesc = "" +
 	"\n" +
 	"\x10ravi/guest.proto\x12\rravi.guest.v1\x1a\x15process/process.proto\"\x0f\n" +
-	"\rEventsRequest\"\xa6\x05\n" +
+	"\rEventsRequest\"\x81\x06\n" +
 	"\x05Event\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x17\n" +
 	"\aunix_ms\x18\x02 \x01(\x03R\x06unixMs\x122\n" +
@@ -553,7 +614,8 @@ const file_ravi_guest_proto_rawDesc = "" +
 	" \x01(\v2\x1a.ravi.guest.v1.Event.ReadyH\x00R\x05ready\x12F\n" +
 	"\rout_of_memory\x18\v \x01(\v2 .ravi.guest.v1.Event.OutOfMemoryH\x00R\voutOfMemory\x129\n" +
 	"\blow_disk\x18\f \x01(\v2\x1c.ravi.guest.v1.Event.LowDiskH\x00R\alowDisk\x12>\n" +
-	"\tkeepalive\x18\r \x01(\v2\x1e.ravi.guest.v1.Event.KeepAliveH\x00R\tkeepalive\x1a3\n" +
+	"\tkeepalive\x18\r \x01(\v2\x1e.ravi.guest.v1.Event.KeepAliveH\x00R\tkeepalive\x125\n" +
+	"\x06notice\x18\x0e \x01(\v2\x1b.ravi.guest.v1.Event.NoticeH\x00R\x06notice\x1a3\n" +
 	"\x05Ready\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\rR\x03pid\x1a\xd0\x01\n" +
@@ -575,7 +637,9 @@ const file_ravi_guest_proto_rawDesc = "" +
 	"free_bytes\x18\x02 \x01(\x04R\tfreeBytes\x12\x1f\n" +
 	"\vtotal_bytes\x18\x03 \x01(\x04R\n" +
 	"totalBytes\x1a\v\n" +
-	"\tKeepAliveB\a\n" +
+	"\tKeepAlive\x1a\"\n" +
+	"\x06Notice\x12\x18\n" +
+	"\amessage\x18\x01 \x01(\tR\amessageB\a\n" +
 	"\x05event\"{\n" +
 	"\vKillRequest\x122\n" +
 	"\aprocess\x18\x01 \x01(\v2\x18.process.ProcessSelectorR\aprocess\x12\x16\n" +
@@ -600,7 +664,7 @@ func file_ravi_guest_proto_rawDescGZIP() []byte {
 	return file_ravi_guest_proto_rawDescData
 }
 
-var file_ravi_guest_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_ravi_guest_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_ravi_guest_proto_goTypes = []any{
 	(*EventsRequest)(nil),           // 0: ravi.guest.v1.EventsRequest
 	(*Event)(nil),                   // 1: ravi.guest.v1.Event
@@ -610,23 +674,25 @@ var file_ravi_guest_proto_goTypes = []any{
 	(*Event_OutOfMemory)(nil),       // 5: ravi.guest.v1.Event.OutOfMemory
 	(*Event_LowDisk)(nil),           // 6: ravi.guest.v1.Event.LowDisk
 	(*Event_KeepAlive)(nil),         // 7: ravi.guest.v1.Event.KeepAlive
-	(*process.ProcessSelector)(nil), // 8: process.ProcessSelector
+	(*Event_Notice)(nil),            // 8: ravi.guest.v1.Event.Notice
+	(*process.ProcessSelector)(nil), // 9: process.ProcessSelector
 }
 var file_ravi_guest_proto_depIdxs = []int32{
 	4, // 0: ravi.guest.v1.Event.ready:type_name -> ravi.guest.v1.Event.Ready
 	5, // 1: ravi.guest.v1.Event.out_of_memory:type_name -> ravi.guest.v1.Event.OutOfMemory
 	6, // 2: ravi.guest.v1.Event.low_disk:type_name -> ravi.guest.v1.Event.LowDisk
 	7, // 3: ravi.guest.v1.Event.keepalive:type_name -> ravi.guest.v1.Event.KeepAlive
-	8, // 4: ravi.guest.v1.KillRequest.process:type_name -> process.ProcessSelector
-	0, // 5: ravi.guest.v1.Guest.Events:input_type -> ravi.guest.v1.EventsRequest
-	2, // 6: ravi.guest.v1.Guest.Kill:input_type -> ravi.guest.v1.KillRequest
-	1, // 7: ravi.guest.v1.Guest.Events:output_type -> ravi.guest.v1.Event
-	3, // 8: ravi.guest.v1.Guest.Kill:output_type -> ravi.guest.v1.KillResponse
-	7, // [7:9] is the sub-list for method output_type
-	5, // [5:7] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	8, // 4: ravi.guest.v1.Event.notice:type_name -> ravi.guest.v1.Event.Notice
+	9, // 5: ravi.guest.v1.KillRequest.process:type_name -> process.ProcessSelector
+	0, // 6: ravi.guest.v1.Guest.Events:input_type -> ravi.guest.v1.EventsRequest
+	2, // 7: ravi.guest.v1.Guest.Kill:input_type -> ravi.guest.v1.KillRequest
+	1, // 8: ravi.guest.v1.Guest.Events:output_type -> ravi.guest.v1.Event
+	3, // 9: ravi.guest.v1.Guest.Kill:output_type -> ravi.guest.v1.KillResponse
+	8, // [8:10] is the sub-list for method output_type
+	6, // [6:8] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_ravi_guest_proto_init() }
@@ -639,6 +705,7 @@ func file_ravi_guest_proto_init() {
 		(*Event_OutOfMemory_)(nil),
 		(*Event_LowDisk_)(nil),
 		(*Event_Keepalive)(nil),
+		(*Event_Notice_)(nil),
 	}
 	file_ravi_guest_proto_msgTypes[2].OneofWrappers = []any{}
 	type x struct{}
@@ -647,7 +714,7 @@ func file_ravi_guest_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ravi_guest_proto_rawDesc), len(file_ravi_guest_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
