@@ -15,7 +15,7 @@
 // size, and that is not classified, makes Add panic. A caller who may not name host resources is refused by these
 // classes, so a forgotten one would be a hole.
 //
-// The package knows neither cobra nor HTTP. Handlers get an Env, and open what they need through it.
+// The package knows no cobra, and of HTTP only which status fits an error. Handlers get an Env, and open what they need through it.
 package command
 
 import (

@@ -1,0 +1,241 @@
+package conventions
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "ravi"
+
+// layers are the packages from the ground up. A package imports from lower layers, and from its own family
+// (backend and backend/gvisor); never from beside or above. A new package takes its place here first.
+var layers = [][]string{
+	{"internal/strictjson", "internal/term", "internal/procid", "internal/programs", "internal/conventions"},
+	{"internal/store", "internal/config", "internal/rootfs", "internal/gitbox", "internal/guestapi"},
+	{"internal/guest", "internal/keeper"},
+	{"internal/backend"},
+	{"sandbox"},
+	{"internal/run", "internal/bench"},
+	{"internal/command"},
+	{"internal/cli"},
+	{"cmd"},
+}
+
+// forbidden says what a package must not import, directly or through others of ours. The reason is what is shown.
+var forbidden = []struct{ from, what, why string }{
+	{"internal/store", "net/http", "the record knows nothing of HTTP"},
+	{"internal/store", "github.com/spf13/cobra", "the record knows nothing of the command line"},
+	{"internal/command", "github.com/spf13/cobra", "the table knows nothing of the command line"},
+	{"internal/run", "github.com/spf13/cobra", "runs know nothing of the command line"},
+	{"internal/backend", "ravi/internal/store", "a backend knows nothing of runs and records"},
+	{"sandbox", "github.com/spf13/cobra", "the public package knows nothing of the command line"},
+	{"sandbox", "modernc.org/sqlite", "the public package needs no database"},
+	{"sandbox", "ravi/internal/store", "the public package needs no record of ours"},
+	{"cmd/ravi-guest", "github.com/spf13/cobra", "the guest agent is small"},
+	{"cmd/ravi-guest", "modernc.org/sqlite", "the guest agent is small"},
+	{"cmd/ravi-keeper", "github.com/spf13/cobra", "the keeper is small"},
+	{"cmd/ravi-keeper", "modernc.org/sqlite", "the keeper is small"},
+}
+
+// runsc is the kernel's program. Whoever imports it is as large as it is, and cannot be tested for races.
+const runsc = "gvisor.dev/gvisor/runsc"
+
+var mayImportRunsc = []string{"cmd/ravi", "internal/backend/gvisor"}
+
+type file struct {
+	path   string // from the repository's root
+	lines  int
+	ast    *ast.File
+	source string
+}
+
+func (f *file) test() bool { return strings.HasSuffix(f.path, "_test.go") }
+
+func (f *file) imports() []string {
+	var out []string
+	for _, i := range f.ast.Imports {
+		name, err := strconv.Unquote(i.Path.Value)
+		if err == nil {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// packages are all Go files of the repository by directory, as they lie.
+func packages(t *testing.T) map[string][]*file {
+	t.Helper()
+	root := filepath.Join("..", "..")
+	out := map[string][]*file{}
+	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (d.Name() == "testdata" || d.Name() == "node_modules" || d.Name() == ".git") {
+			return fs.SkipDir
+		}
+		if d.IsDir() || !strings.HasSuffix(name, ".go") {
+			return nil
+		}
+		source, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, name)
+		if err != nil {
+			return err
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), name, source, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		dir := path.Dir(filepath.ToSlash(rel))
+		out[dir] = append(out[dir], &file{path: rel, lines: strings.Count(string(source), "\n"), ast: parsed, source: string(source)})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(out) < 10 {
+		t.Fatalf("only %d packages found: is the root right?", len(out))
+	}
+	return out
+}
+
+func beneath(pkg, dir string) bool { return pkg == dir || strings.HasPrefix(pkg, dir+"/") }
+
+func layerOf(pkg string) (layer int, family string) {
+	for i, families := range layers {
+		for _, f := range families {
+			if beneath(pkg, f) {
+				return i, f
+			}
+		}
+	}
+	return -1, ""
+}
+
+func TestEveryPackageSaysWhatItIsFor(t *testing.T) {
+	for dir, files := range packages(t) {
+		documented := slices.ContainsFunc(files, func(f *file) bool {
+			return !f.test() && (f.ast.Doc != nil || ast.IsGenerated(f.ast))
+		})
+		if !documented {
+			t.Errorf("%s: no package comment: what is it for, what may it touch, what must it not?", dir)
+		}
+	}
+}
+
+func TestAFileIsOneRoom(t *testing.T) {
+	const most = 600
+	for _, files := range packages(t) {
+		for _, f := range files {
+			if f.lines > most && !ast.IsGenerated(f.ast) {
+				t.Errorf("%s has %d lines, more than %d: which two things is it?", f.path, f.lines, most)
+			}
+		}
+	}
+}
+
+func TestNothingIsLeftUnfinished(t *testing.T) {
+	marks := regexp.MustCompile(`\b(TODO|FIXME|XXX)\b`)
+	for _, files := range packages(t) {
+		for _, f := range files {
+			for _, group := range f.ast.Comments {
+				if mark := marks.FindString(group.Text()); mark != "" && !ast.IsGenerated(f.ast) {
+					t.Errorf("%s: a comment says %s", f.path, mark)
+				}
+			}
+		}
+	}
+}
+
+func TestArrowsPointDown(t *testing.T) {
+	for dir, files := range packages(t) {
+		layer, family := layerOf(dir)
+		if layer < 0 {
+			t.Errorf("%s has no place in the layers", dir)
+			continue
+		}
+		for _, f := range files {
+			for _, imported := range f.imports() {
+				if rest, ours := strings.CutPrefix(imported, module+"/"); ours && !f.test() {
+					if below, other := layerOf(rest); other != family && below >= layer {
+						t.Errorf("%s imports %s, which is not below it", f.path, imported)
+					}
+				}
+				if beneath(imported, runsc) && !slices.ContainsFunc(mayImportRunsc, func(ok string) bool {
+					return dir == ok || ok != "cmd/ravi" && beneath(dir, ok)
+				}) {
+					t.Errorf("%s imports %s: only %v may", f.path, imported, mayImportRunsc)
+				}
+			}
+		}
+	}
+}
+
+func TestForbiddenImports(t *testing.T) {
+	all := packages(t)
+	for _, rule := range forbidden {
+		for dir := range all {
+			if !beneath(dir, rule.from) {
+				continue
+			}
+			if chain := reach(all, dir, rule.what, map[string]bool{}); chain != nil {
+				t.Errorf("%s reaches %s (%s): %s", dir, rule.what, strings.Join(chain, " → "), rule.why)
+			}
+		}
+	}
+}
+
+// reach finds how a package comes to import what, through packages of ours.
+func reach(all map[string][]*file, dir, what string, seen map[string]bool) []string {
+	seen[dir] = true
+	for _, f := range all[dir] {
+		if f.test() {
+			continue
+		}
+		for _, imported := range f.imports() {
+			if beneath(imported, what) {
+				return []string{dir, imported}
+			}
+			if rest, ours := strings.CutPrefix(imported, module+"/"); ours && !seen[rest] {
+				if chain := reach(all, rest, what, seen); chain != nil {
+					return append([]string{dir}, chain...)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// The two small programs are the user's waiting time, so what they reach through the modules of others counts, too.
+func TestSmallProgramsStaySmall(t *testing.T) {
+	for _, program := range []string{"cmd/ravi-guest", "cmd/ravi-keeper"} {
+		cmd := exec.Command("go", "list", "-deps", module+"/"+program)
+		cmd.Stderr = os.Stderr
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("%s: %v", program, err)
+		}
+		for dep := range strings.Lines(string(out)) {
+			dep = strings.TrimSpace(dep)
+			for _, large := range []string{runsc, "github.com/spf13/cobra", "modernc.org/sqlite", "github.com/pressly/goose/v3"} {
+				if beneath(dep, large) {
+					t.Errorf("%s reaches %s", program, dep)
+				}
+			}
+		}
+	}
+}
