@@ -34,7 +34,7 @@ type Root struct {
 }
 
 // version changes when what is made up here changes.
-const version = "1"
+const version = "2"
 
 // Prepare makes the image's root file system beneath home, or finds it made.
 func Prepare(home, image string) (Root, error) {
@@ -138,7 +138,8 @@ if [ -d /etc/profile.d ]; then for f in /etc/profile.d/*.sh; do [ -r "$f" ] && .
 	"environment": "",
 }
 
-// build makes the folder tree. Owners are the guest's own numbers: a mapped
+// build makes the folder tree. /tmp is not empty, since over an empty one gVisor
+// mounts a file system in memory that no limit of the disk applies to. Owners are the guest's own numbers: a mapped
 // mount shows them as such.
 func build(root string, links, host []string) error {
 	if err := os.Chmod(root, 0o755); err != nil {
@@ -158,7 +159,7 @@ func build(root string, links, host []string) error {
 		mode fs.FileMode
 	}{
 		{"etc", 0o755}, {"etc/profile.d", 0o755}, {"dev", 0o755}, {"proc", 0o555}, {"sys", 0o555}, {"run", 0o755},
-		{"tmp", 0o777 | fs.ModeSticky}, {"var", 0o755}, {"var/tmp", 0o777 | fs.ModeSticky},
+		{"tmp", 0o777 | fs.ModeSticky}, {"tmp/.X11-unix", 0o777 | fs.ModeSticky}, {"var", 0o755}, {"var/tmp", 0o777 | fs.ModeSticky},
 		{"var/lib", 0o755}, {"var/log", 0o755}, {"var/cache", 0o755}, {"root", 0o700}, {"home", 0o755},
 		{"home/user", 0o755}, {"workspace", 0o755}, {"opt", 0o755}, {"mnt", 0o755}, {"srv", 0o755}, {".ravi", 0o755}, {".ravi/in", 0o755},
 	} {
