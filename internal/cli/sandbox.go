@@ -20,7 +20,8 @@ func addSandbox(t *command.Table) {
 	command.Add(t, command.Spec[listInput, []sandboxItem]{
 		Group: "sandbox", Name: "ls", Aliases: []string{"list"}, Access: command.Read,
 		Summary: "List sandboxes",
-		Long: `Lists the sandboxes that live, newest first; with --all those that have ended, too.
+		Long: `Lists the sandboxes that live, newest first; with --all those that have ended,
+too.
 
 A sandbox whose owner and keeper are gone, but whose end nobody recorded, is
 shown as lost; ravi sandbox prune ends it.`,
@@ -30,7 +31,8 @@ shown as lost; ravi sandbox prune ends it.`,
 	command.Add(t, command.Spec[oneInput, sandboxItem]{
 		Group: "sandbox", Name: "inspect", Aliases: []string{"show"}, Access: command.Read,
 		Summary:  "Show everything that is recorded about a sandbox",
-		Long:     "Shows the record of one sandbox. The id may be cut short, as long as only one begins like that.",
+		Long:     `Shows the record of one sandbox. The id may be cut short, as long as only one
+begins like that.`,
 		Examples: []command.Example{{Line: "ravi sandbox inspect sbx01jf"}},
 		Handler: func(ctx context.Context, env *command.Env, in oneInput) (sandboxItem, error) {
 			b, err := findSandbox(ctx, env, in.Sandbox)
@@ -42,16 +44,17 @@ shown as lost; ravi sandbox prune ends it.`,
 		Group: "sandbox", Name: "kill", Aliases: []string{"rm", "stop"}, Access: command.Write,
 		Summary: "End sandboxes, and everything that was made for them",
 		Long: `Ends the named sandboxes at once: processes, mounts, control groups and
-directories. Logs and patches of runs stay. To end one that has ended is no error.`,
+directories. Logs and patches of runs stay. To end one that has ended is no
+error.`,
 		Examples: []command.Example{{Line: "ravi sandbox kill sbx01jf"}, {What: "every one that lives", Line: "ravi sandbox kill --all"}},
 		Handler:  killSandboxes, Print: printKilled,
 	})
 	command.Add(t, command.Spec[pruneInput, command.PruneReport]{
 		Group: "sandbox", Name: "prune", Access: command.Write,
 		Summary: "End what a crash left behind",
-		Long: `Compares the record with the machine: ends the sandboxes whose owner is gone, and
-removes processes, mounts, control groups and directories that belong to none.
-What lives and is owned is not touched.`,
+		Long: `Compares the record with the machine: ends the sandboxes whose owner is gone,
+and removes processes, mounts, control groups and directories that belong to
+none. What lives and is owned is not touched.`,
 		Examples: []command.Example{{Line: "ravi sandbox prune"}},
 		Handler: func(ctx context.Context, env *command.Env, _ pruneInput) (command.PruneReport, error) {
 			sweeper, err := env.Sweeper(ctx)

@@ -25,9 +25,10 @@ func addSandboxLogs(t *command.Table) {
 	command.Add(t, command.Spec[logsInput, logsOutput]{
 		Group: "sandbox", Name: "logs", Access: command.Read,
 		Summary: "Show the logs of a sandbox or a run",
-		Long: `Shows what a run wrote, and what Ravi logged about it. The id is a sandbox's or a
-run's, or its beginning. On a terminal, control sequences are shown and not obeyed;
-into a pipe the bytes go as they are. In JSON, what is not UTF-8 is replaced.`,
+		Long: `Shows what a run wrote, and what Ravi logged about it. The id is a sandbox's or
+a run's, or its beginning. On a terminal, control sequences are shown and not
+obeyed; into a pipe the bytes go as they are. In JSON, what is not UTF-8 is
+replaced.`,
 		Examples: []command.Example{{Line: "ravi sandbox logs sbx01jf"}, {What: "the last lines of one file", Line: "ravi sandbox logs sbx01jf --name stdout.log --tail 20"}},
 		Handler:  readLogs, Print: printLogs,
 	})

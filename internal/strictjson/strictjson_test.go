@@ -30,6 +30,9 @@ type doc struct {
 	Own picky `json:"own"`
 }
 
+// A field that is not exported is no key.
+var _ = inner{hidden: 0}
+
 // picky decodes itself by way of Decode, as the public configuration does.
 type picky struct{ Level int }
 

@@ -10,7 +10,7 @@ import (
 
 func TestSafe(t *testing.T) {
 	for in, want := range map[string]string{
-		"plain ü 漢 🙂":     "plain ü 漢 🙂",
+		"plain ü 漢 🙂":      "plain ü 漢 🙂",
 		"a\x1b[31mb":       `a\x1b[31mb`,
 		"a\nb\tc\r":        `a\nb\tc\r`,
 		"\x7f\x00":         `\x7f\x00`,
