@@ -48,14 +48,7 @@ type Sweeper interface {
 }
 
 // PruneReport is what a sweep found and removed.
-type PruneReport struct {
-	Ended     []string `json:"ended"`     // sandboxes that nobody owned any more
-	Processes int      `json:"processes"` // ended
-	Mounts    int      `json:"mounts"`    // undone
-	Cgroups   int      `json:"cgroups"`   // removed
-	Dirs      int      `json:"dirs"`      // removed
-	Problems  []string `json:"problems"`  // what could not be removed, and why
-}
+type PruneReport = store.Swept
 
 // Home is Ravi's home directory.
 func (e *Env) Home() (string, error) {

@@ -66,6 +66,16 @@ type Sandbox struct {
 	EndedAt   *time.Time `json:"ended_at,omitempty"`
 }
 
+// Swept is what a sweep, which brings the world to the record, found and removed.
+type Swept struct {
+	Ended     []string `json:"ended"`     // sandboxes that nobody owned any more
+	Processes int      `json:"processes"` // ended
+	Mounts    int      `json:"mounts"`    // undone
+	Cgroups   int      `json:"cgroups"`   // removed
+	Dirs      int      `json:"dirs"`      // removed
+	Problems  []string `json:"problems"`  // what could not be removed, and why
+}
+
 // SandboxFilter chooses sandboxes; the zero filter chooses all.
 type SandboxFilter struct {
 	Live  bool   // only those that are not over
