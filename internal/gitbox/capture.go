@@ -38,7 +38,7 @@ func (b *Base) Capture(ctx context.Context, g Guest, l Layout, opt CaptureOption
 	opt.Limits = opt.Limits.orDefault()
 	c := &capture{b: b, gg: b.guestGit(g, l), l: l, opt: opt, out: &Capture{}}
 	changes, err := c.tree(ctx)
-	if err != nil && strings.Contains(err.Error(), "failed to encode") {
+	if err != nil && exitCode(err) > 0 && strings.Contains(err.Error(), "encod") {
 		// A file that is not in the encoding that its attributes claim. Its bytes as they are beat having no patch.
 		c.out = &Capture{Notes: []string{"a file is not in its working-tree-encoding; encodings were ignored"}}
 		c.raw = true

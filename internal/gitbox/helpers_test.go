@@ -3,6 +3,7 @@ package gitbox
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -237,3 +239,16 @@ func (s *sandbox) patchFile() string {
 	must(s.t, os.WriteFile(file, []byte(patch), 0o600))
 	return file
 }
+
+var yesterday = time.Now().Add(-24 * time.Hour)
+
+func chownAll(dir string, uid int) error {
+	return filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Lchown(p, uid, uid)
+	})
+}
+
+func sha256Hex(s string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(s))) }

@@ -179,8 +179,9 @@ func (r *Repo) copyIndex(ctx context.Context, src box) error {
 
 // list returns what differs from the index, and what is neither in it nor ignored.
 func (r *Repo) list(ctx context.Context, src box, limit time.Duration) (changed, others []string, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("listing %s took longer than %v; "+
-		"a named pipe in the place of .gitignore or .gitattributes does that, look with: find %s -name '.git*' -type p", printable(r.Top), limit, strconv.Quote(r.Top)))
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w: listing %s took longer than %v; "+
+		"a named pipe in the place of .gitignore or .gitattributes does that, look with: find %s -name '.git*' -type p",
+		errListing, printable(r.Top), limit, strconv.Quote(r.Top)))
 	defer cancel()
 	out, err := src.output(ctx, nil, "ls-files", "-z", "--modified", "--deleted")
 	if err != nil {
@@ -190,6 +191,8 @@ func (r *Repo) list(ctx context.Context, src box, limit time.Duration) (changed,
 	out, err = src.output(ctx, nil, "ls-files", "-z", "--others", "--exclude-standard")
 	return changed, splitNul(out), err
 }
+
+var errListing = fmt.Errorf("%w: the work tree cannot be listed", ErrRefused)
 
 // borrow copies the objects of an index that dst lacks: what was staged, or committed since.
 func borrow(ctx context.Context, src, dst box, entries []entry) error {
