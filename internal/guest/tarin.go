@@ -81,7 +81,7 @@ func (x *extractor) extract(body io.Reader) error {
 		if err != nil {
 			return fmt.Errorf("%w: read the tar: %w", errBadArgument, err)
 		}
-		if err := x.entry(h, in); err != nil {
+		if err := x.entry(h, bodyReader{in}); err != nil {
 			return fmt.Errorf("entry %q: %w", h.Name, err)
 		}
 		x.done.Entries++
