@@ -315,6 +315,10 @@ func (s *Sandbox) Checkpoint(ctx context.Context, dir string) error {
 	return s.explain(ctx, s.inst.Checkpoint(ctx, dir))
 }
 
+// Detach lets go of the sandbox without ending it. It lives on for the grace
+// that it was opened with.
+func (s *Sandbox) Detach() { s.inst.Detach() }
+
 // Close ends the sandbox and waits until nothing of it is left. It may be
 // called more than once, and on a sandbox that has ended.
 func (s *Sandbox) Close() error {

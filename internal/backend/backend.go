@@ -66,6 +66,8 @@ type Instance interface {
 	End() keeper.Reply
 	// Close ends the sandbox, from any state, and waits until it is gone.
 	Close(ctx context.Context) error
+	// Detach lets go of the sandbox, which lives on for its grace.
+	Detach()
 	// PID is the process on the host that stands for the sandbox.
 	PID() int
 }

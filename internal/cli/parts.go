@@ -15,4 +15,6 @@ type parts struct {
 }
 
 // program is the command line of the ravi program.
-func program() parts { return parts{} }
+func program() parts {
+	return parts{newSweeper: newSweeper, register: []func(*command.Table){addSandboxRun}}
+}

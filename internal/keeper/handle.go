@@ -301,6 +301,6 @@ func (h *Handle) EndFor(ctx context.Context, reason string) error {
 	return nil
 }
 
-// Abandon lets go of the sandbox without ending it, for another owner to
-// attach within the grace.
-func (h *Handle) Abandon() { h.conn.Close(); <-h.ended }
+// Detach lets go of the sandbox without ending it, for another owner to attach
+// within the grace.
+func (h *Handle) Detach() { h.conn.Close(); <-h.ended }

@@ -1,0 +1,219 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"ravi/internal/gitbox"
+	"ravi/internal/store"
+	"ravi/sandbox"
+)
+
+// saveNowAndThen saves the work while the command runs, so that a sandbox that
+// dies leaves its last patch. The function that it returns stops that.
+func (s *state) saveNowAndThen(ctx context.Context) func() {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(s.SaveEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				if err := s.save(ctx, false); err != nil && ctx.Err() == nil {
+					// The final one may work; if not, that is the error to tell.
+					s.dir.event("save_failed", map[string]any{"error": err.Error()})
+				}
+			}
+		}
+	}()
+	return func() { cancel(); <-done }
+}
+
+// save captures the work tree as changes.patch, unless it is as it was.
+func (s *state) save(ctx context.Context, final bool) error {
+	s.saving.Lock()
+	defer s.saving.Unlock()
+	tmp := s.dir.path(PatchFile + ".tmp")
+	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp) // after the rename there is nothing to remove
+	opt := gitbox.CaptureOptions{Exclude: []string{TaskTextFile}, Fresh: final}
+	if !final {
+		opt.Last = s.last
+	}
+	c, err := s.base.Capture(ctx, guest{s.sb}, gitbox.DefaultLayout, opt, f)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if c.Same {
+		return nil
+	}
+	if err := os.Rename(tmp, s.dir.path(PatchFile)); err != nil {
+		return err
+	}
+	s.last, s.capture = c.Tree, c
+	s.dir.event("saved", map[string]any{"bytes": c.Bytes, "tree": c.Tree})
+	return nil
+}
+
+// bringOut takes the final patch and proves it. If the sandbox is gone, the
+// patch that was saved last is what there is.
+func (s *state) bringOut(ctx context.Context) error {
+	partial := false
+	err := s.step("patch", "Make the patch", func() error {
+		err := s.save(ctx, true)
+		if err != nil && errors.Is(err, sandbox.ErrEnded) {
+			partial = true
+			return nil
+		}
+		return err
+	})
+	if partial && s.capture == nil {
+		s.note("the sandbox ended before its work was saved: there is no patch")
+		return err
+	}
+	if s.capture == nil {
+		return err
+	}
+	if err != nil {
+		partial = true
+		s.note("the last state could not be taken; the patch is of an earlier one")
+	}
+	return errors.Join(err, s.step("prove", "Prove the patch", func() error { return s.prove(ctx, partial) }))
+}
+
+func (s *state) prove(ctx context.Context, partial bool) error {
+	proof, err := s.base.Prove(ctx, s.dir.path(PatchFile), s.capture.Tree)
+	if proof != nil {
+		s.task.Patch = &Patch{
+			Files: proof.Files, Insertions: proof.Insertions, Deletions: proof.Deletions,
+			Bytes: proof.Bytes, SHA256: proof.SHA256, Applies: proof.Applies && err == nil,
+			Partial: partial, Paths: proof.Paths, Risky: proof.Risky, LFS: s.capture.LFS.First,
+		}
+	}
+	for _, n := range s.capture.Notes {
+		s.note("%s", n)
+	}
+	if n := s.capture.LFS; n.Count > 0 {
+		s.note("%d changed files are under Git LFS; their content is not in the patch (%s)", n.Count, first(n))
+	}
+	if n := s.capture.Nested; n.Count > 0 {
+		s.note("%d repositories inside the work tree are not in the patch (%s)", n.Count, first(n))
+	}
+	return err
+}
+
+func (s *state) apply(ctx context.Context) error {
+	r, err := s.base.Apply(ctx, s.Repo, s.dir.path(PatchFile), s.Decide)
+	if err != nil {
+		return err
+	}
+	for _, c := range r.Paths {
+		s.task.Applied = append(s.task.Applied, c.Path)
+	}
+	if r.Merged {
+		s.note("the work tree had moved on; the patch was merged with it")
+	}
+	return nil
+}
+
+// outcome sets what an error of Ravi's means for the task.
+func (s *state) outcome(ctx context.Context, err error) {
+	if err == nil {
+		return
+	}
+	t := s.task
+	if ctx.Err() != nil && t.ExitCode == nil && t.Patch == nil {
+		// The user ended it before there was anything.
+		t.Status, t.Reason, t.Exit = store.RunCanceled, sandbox.ReasonCanceled, exitCanceled
+		return
+	}
+	t.Status, t.Exit, t.Error = store.RunError, exitRavi, err.Error()
+	var f *failure
+	if errors.As(err, &f) {
+		t.Reason = f.step
+	}
+	var ie *sandbox.InitError
+	if errors.As(err, &ie) {
+		t.Hint = ie.Hint
+	}
+}
+
+// finish records the outcome: task.json, the store, and the copy that the user
+// asked for. Every run that was recorded gets here.
+func (s *state) finish(ctx context.Context) error {
+	t := s.task
+	now := store.Now()
+	t.EndedAt = &now
+	s.dir.event("ended", map[string]any{"status": t.Status, "exit_code": t.ExitCode, "reason": t.Reason, "error": t.Error})
+	errs := []error{s.dir.writeTask(t)}
+	_, err := s.Store.UpdateRun(ctx, t.ID, func(r *store.Run) error {
+		r.Status, r.Reason, r.ExitCode, r.SandboxID = t.Status, t.Reason, t.ExitCode, t.Sandbox
+		if p := t.Patch; p != nil {
+			r.Patch = &store.Patch{Files: p.Files, Insertions: p.Insertions, Deletions: p.Deletions, Bytes: p.Bytes, SHA256: p.SHA256, Applies: p.Applies}
+		}
+		return nil
+	})
+	errs = append(errs, err)
+	if s.Out != "" {
+		if err := copyFolder(s.dir.dir, s.Out); err != nil {
+			errs = append(errs, fmt.Errorf("copying the run to %s: %w", s.Out, err))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		t.Exit = exitRavi
+		return fmt.Errorf("writing down the run's outcome: %w", err)
+	}
+	return nil
+}
+
+// copyFolder copies the run's files into dir, which is made if need be. All of
+// them were written by Ravi.
+func copyFolder(from, dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return filepath.WalkDir(from, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(from, p)
+		if err != nil {
+			return err
+		}
+		to := filepath.Join(dir, rel)
+		if d.IsDir() {
+			return os.MkdirAll(to, 0o755)
+		}
+		return copyFile(p, to)
+	})
+}
+
+func copyFile(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(out, in); err != nil {
+		out.Close()
+		return err
+	}
+	return out.Close()
+}

@@ -1,0 +1,384 @@
+// Package run is the life of a run: from a repository to a proven patch.
+//
+// A run takes a repository as it lies, makes a sandbox, clones inside, runs the
+// command there, brings the changes out as a patch, and proves that patch on a
+// clean checkout. Whatever happens on the way, what was gathered stays in the
+// run's folder and task.json says what became of it.
+//
+// The package uses gitbox for everything that touches a repository, sandbox
+// for everything that touches a sandbox, and the store for the record. It must
+// not know of the command line or of HTTP.
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"ravi/internal/gitbox"
+	"ravi/internal/store"
+	"ravi/sandbox"
+)
+
+// Options say what a run is to do.
+type Options struct {
+	Home  string
+	Store *store.Store
+	// Repo is a path or an address; Ref names what to start from, or is empty
+	// for the work tree as it lies.
+	Repo, Ref string
+	// Task is the text of TASK.md; empty: none is laid.
+	Task    string
+	Command []string
+	Config  sandbox.Config
+	// Timeout bounds the command; 0 means none.
+	Timeout time.Duration
+	Env     map[string]string
+	// Keep leaves the sandbox there.
+	Keep bool
+	// Out is a folder that gets a copy of the run's.
+	Out string
+	// Apply lays the patch onto the repository's work tree; Decide is asked
+	// about paths that something will execute, and refuses with an error.
+	Apply  bool
+	Decide func([]gitbox.RiskyPath) error
+	// Stdout and Stderr get the command's output as it comes.
+	Stdout, Stderr io.Writer
+	// Step begins a step; the function that it returns ends it.
+	Step func(name string) func(error)
+	// Note tells something beside the steps.
+	Note func(string)
+	// SaveEvery is how often the work is saved while the command runs.
+	SaveEvery time.Duration
+}
+
+// Exit statuses of a run, besides the command's own.
+const (
+	exitTimeout  = 124
+	exitRavi     = 125
+	exitOOM      = 137
+	exitCanceled = 130
+)
+
+// wrapUp is how long the end of a run may take once it was cancelled.
+const wrapUp = 2 * time.Minute
+
+// keepFor is how long a kept sandbox lives without an owner.
+const keepFor = 24 * time.Hour
+
+// state is a run on its way.
+type state struct {
+	Options
+	task *Task
+	dir  *folder
+	base *gitbox.Base
+	sb   *sandbox.Sandbox
+
+	saving  sync.Mutex // one capture at a time
+	last    string     // the tree of the last capture
+	capture *gitbox.Capture
+}
+
+// Run does one run. The Task is there even with an error, once the run was
+// recorded; the error is then what Ravi could not do.
+func Run(ctx context.Context, o Options) (*Task, error) {
+	if o.SaveEvery <= 0 {
+		o.SaveEvery = 30 * time.Second
+	}
+	shown := o.Repo
+	if IsAddress(shown) {
+		shown = gitbox.RedactURL(shown) // a credential in it stays out of every record
+	}
+	id := store.NewRunID()
+	dir, err := newFolder(o.Home, id)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.close()
+	s := &state{Options: o, dir: dir, task: &Task{
+		ID: id, Status: store.RunRunning, Command: o.Command, Repo: shown,
+		Timings: map[string]int64{}, Backend: o.Config.Backend, Image: o.Config.Image,
+		Limits: limits(o.Config), Dir: dir.dir, StartedAt: store.Now(),
+	}}
+	if err := dir.write(TaskTextFile, []byte(o.Task)); err != nil {
+		return nil, fmt.Errorf("writing the run's folder: %w", err)
+	}
+	if _, err := o.Store.InsertRun(ctx, store.Run{
+		ID: id, Status: store.RunRunning, Command: o.Command, Repo: shown, Task: o.Task, Dir: dir.dir,
+		CreatedAt: s.task.StartedAt, StartedAt: &s.task.StartedAt,
+	}); err != nil {
+		return nil, fmt.Errorf("recording the run: %w", err)
+	}
+	dir.event("started", map[string]any{"id": id, "command": o.Command, "repo": shown})
+	err = s.all(ctx)
+	s.outcome(ctx, err)
+	if s.task.Status != store.RunError {
+		err = nil
+	}
+	return s.task, errors.Join(err, s.finish(context.WithoutCancel(ctx)))
+}
+
+func limits(c sandbox.Config) store.Limits {
+	disk := 4
+	if c.DiskSizeGB != nil {
+		disk = *c.DiskSizeGB
+	}
+	return store.Limits{CPUs: c.CPUs, MemoryMiB: int64(c.MemoryMiB), DiskMiB: int64(disk) << 10}
+}
+
+// failure is what Ravi could not do, at a step.
+type failure struct {
+	step string
+	err  error
+}
+
+func (f *failure) Error() string { return f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+// step does one part of the run, timed and told.
+func (s *state) step(name, title string, f func() error) error {
+	end := func(error) {}
+	if s.Step != nil {
+		end = s.Step(title)
+	}
+	start := time.Now()
+	err := f()
+	s.task.Timings[name] = time.Since(start).Milliseconds()
+	end(err)
+	fields := map[string]any{"step": name, "ms": s.task.Timings[name]}
+	if err != nil {
+		fields["error"] = err.Error()
+	}
+	s.dir.event("step", fields)
+	if err != nil {
+		return &failure{name, err}
+	}
+	return nil
+}
+
+func (s *state) note(format string, args ...any) {
+	n := fmt.Sprintf(format, args...)
+	s.task.Notes = append(s.task.Notes, n)
+	s.dir.event("note", map[string]any{"text": n})
+	if s.Note != nil {
+		s.Note(n)
+	}
+}
+
+// all does the steps. It sets the task's status for how the command ended, and
+// returns an error for what Ravi could not do.
+func (s *state) all(ctx context.Context) (err error) {
+	work, err := os.MkdirTemp(s.dir.dir, "work-")
+	if err != nil {
+		return &failure{"prepare", err}
+	}
+	defer os.RemoveAll(work)
+
+	// The sandbox starts while the repository is read.
+	opened := make(chan error, 1)
+	go func() {
+		var err error
+		s.sb, err = s.open(ctx)
+		opened <- err
+	}()
+	exportErr := s.step("export", "Read the repository", func() error { return s.export(ctx, filepath.Join(work, "base")) })
+	openErr := s.step("create", "Start the sandbox", func() error { return <-opened })
+	if s.sb != nil {
+		defer func() { err = errors.Join(err, s.close()) }()
+	}
+	if err := errors.Join(exportErr, openErr); err != nil {
+		return err
+	}
+	for _, n := range s.sb.Notes {
+		s.note("%s", n)
+	}
+	if err := s.step("clone", "Clone inside", func() error { return s.enter(ctx) }); err != nil {
+		return s.ended(ctx, err)
+	}
+	stopSaving := s.saveNowAndThen(ctx)
+	err = s.step("command", "Run "+s.Command[0], func() error { return s.command(ctx) })
+	stopSaving()
+	if err != nil {
+		err = s.ended(ctx, err)
+	}
+
+	// From here on the user's Ctrl-C ends nothing: what was done is brought
+	// out, in a bounded time. A second one ends the program.
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), wrapUp, fmt.Errorf("it took more than %v", wrapUp))
+	defer cancel()
+	err = errors.Join(err, s.bringOut(ctx))
+	if err == nil && s.Apply && s.task.Patch != nil && s.task.Patch.Files > 0 {
+		err = s.step("apply", "Apply to the work tree", func() error { return s.apply(ctx) })
+	}
+	return err
+}
+
+func (s *state) open(ctx context.Context) (*sandbox.Sandbox, error) {
+	opts := []sandbox.Option{sandbox.WithHome(s.Home), sandbox.WithRecorder(&recorder{store: s.Store, runID: s.task.ID})}
+	if s.Keep {
+		opts = append(opts, sandbox.WithGrace(keepFor))
+	}
+	// The repository is cloned inside, so there is no workspace of the host.
+	sb, err := sandbox.Open(ctx, s.Config, "", opts...)
+	if err == nil {
+		s.task.Sandbox, s.task.Backend = sb.ID, sb.Backend()
+	}
+	return sb, err
+}
+
+func (s *state) export(ctx context.Context, dir string) error {
+	path := s.Repo
+	if IsAddress(path) {
+		path = filepath.Join(filepath.Dir(dir), "source.git")
+		if err := gitbox.CloneURL(ctx, s.Repo, path); err != nil {
+			return err
+		}
+	}
+	repo, err := gitbox.Open(ctx, path)
+	if err != nil {
+		return err
+	}
+	s.base, err = repo.Export(ctx, s.Ref, dir, gitbox.Limits{})
+	if err != nil {
+		return err
+	}
+	s.task.Base = s.base
+	if path == s.Repo {
+		s.task.Repo = repo.Top
+	}
+	if d := s.base.Dirty; d.Any() {
+		s.note("the work tree's changes are taken along: %d modified, %d new, %d deleted (use --ref to leave them)", d.Modified, d.Added, d.Deleted)
+	}
+	if n := s.base.LFS; n.Count > 0 {
+		s.note("%d files are under Git LFS: the sandbox sees their pointers, and changes of their content are not in the patch (%s)", n.Count, first(n))
+	}
+	if n := s.base.Filtered; n.Count > 0 {
+		s.note("%d changed files were not taken along, since a filter converts them (%s)", n.Count, first(n))
+	}
+	if n := s.base.Submodules; n.Count > 0 {
+		s.note("%d submodules are not taken along (%s)", n.Count, first(n))
+	}
+	if n := s.base.Left; n.Count > 0 {
+		s.note("%d things in the work tree are no plain files and were left (%s)", n.Count, first(n))
+	}
+	_, err = s.Store.UpdateRun(ctx, s.task.ID, func(r *store.Run) error {
+		r.Repo, r.Base = s.task.Repo, s.base.Commit
+		return nil
+	})
+	return err
+}
+
+// IsAddress says whether a repository is to be fetched from elsewhere. A path
+// that exists is never an address.
+func IsAddress(repo string) bool {
+	_, err := os.Lstat(repo)
+	return err != nil && gitbox.IsURL(repo)
+}
+
+func first(n gitbox.Names) string {
+	const most = 3
+	if len(n.First) <= most {
+		return strings.Join(n.First, ", ")
+	}
+	return strings.Join(n.First[:most], ", ") + ", …"
+}
+
+func (s *state) enter(ctx context.Context) error {
+	if err := s.base.Enter(ctx, guest{s.sb}, gitbox.DefaultLayout); err != nil {
+		return err
+	}
+	if s.Task == "" {
+		return nil
+	}
+	return s.sb.Files().Write(ctx, gitbox.DefaultLayout.Work+"/"+TaskTextFile, strings.NewReader(s.Task))
+}
+
+// command runs the user's command and notes how it ended.
+func (s *state) command(ctx context.Context) error {
+	out, err := newLog(s.dir.path(filepath.Join(LogsDir, "stdout.log")), s.Stdout)
+	if err != nil {
+		return err
+	}
+	defer out.close()
+	errs, err := newLog(s.dir.path(filepath.Join(LogsDir, "stderr.log")), s.Stderr)
+	if err != nil {
+		return err
+	}
+	defer errs.close()
+	c := sandbox.Cmd{Args: s.Command, Env: s.Env, Stdout: out, Stderr: errs}
+	if s.Timeout > 0 {
+		c.Timeout = &s.Timeout
+	}
+	p, err := s.sb.Start(ctx, c)
+	switch {
+	case errors.Is(err, sandbox.ErrCommandNotFound), errors.Is(err, sandbox.ErrNotExecutable):
+		// What a shell would say: the command is wrong, Ravi is not.
+		code := 127
+		if errors.Is(err, sandbox.ErrNotExecutable) {
+			code = 126
+		}
+		fmt.Fprintln(errs, "ravi:", err)
+		s.exit(store.RunFailed, code, "")
+		return nil
+	case err != nil:
+		return err
+	}
+	st, err := p.Wait()
+	s.task.Output = Output{Bytes: out.total + errs.total, Truncated: out.truncated || errs.truncated || st.OutputLeft}
+	if err != nil {
+		return err
+	}
+	s.task.Signal = st.Signal
+	switch st.Reason {
+	case sandbox.ReasonTimeout:
+		s.task.Status, s.task.Reason, s.task.Exit = store.RunTimeout, st.Reason, exitTimeout
+	case sandbox.ReasonCanceled:
+		s.task.Status, s.task.Reason, s.task.Exit = store.RunCanceled, st.Reason, exitCanceled
+	case sandbox.ReasonOOM:
+		s.exit(store.RunOOM, exitOOM, st.Reason)
+		s.task.Error = fmt.Sprintf("the command was ended for want of memory (limit %d MiB)", s.Config.MemoryMiB)
+		s.task.Hint = "give it more with --memory"
+	default:
+		status := store.RunSucceeded
+		if st.ExitCode != 0 {
+			status = store.RunFailed
+		}
+		s.exit(status, st.ExitCode, st.Reason)
+	}
+	return nil
+}
+
+func (s *state) exit(status store.RunStatus, code int, reason string) {
+	s.task.Status, s.task.ExitCode, s.task.Reason, s.task.Exit = status, &code, reason, code
+}
+
+// ended turns an error into what it means for the run: its cancellation, the
+// sandbox's own end, or a failure of Ravi's.
+func (s *state) ended(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		s.task.Status, s.task.Reason, s.task.Exit = store.RunCanceled, sandbox.ReasonCanceled, exitCanceled
+		return nil
+	}
+	var end *sandbox.EndError
+	if errors.As(err, &end) && end.Reason == "oom" {
+		s.task.Status, s.task.Reason, s.task.Exit = store.RunOOM, end.Reason, exitOOM
+		s.task.Error, s.task.Hint = end.Error(), "give it more with --memory"
+		return nil
+	}
+	return err
+}
+
+func (s *state) close() error {
+	if s.Keep {
+		s.note("the sandbox %s is kept for %v; end it with `ravi sandbox kill %s`", s.sb.ID, keepFor, s.sb.ID)
+		s.sb.Detach()
+		return nil
+	}
+	return s.step("close", "Remove the sandbox", s.sb.Close)
+}

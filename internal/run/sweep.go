@@ -1,0 +1,171 @@
+package run
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"ravi/internal/command"
+	"ravi/internal/keeper"
+	"ravi/internal/procid"
+	"ravi/internal/store"
+)
+
+// Sweeper ends sandboxes that are recorded, and removes what crashes left.
+type Sweeper struct {
+	Home  string
+	Store *store.Store
+}
+
+var _ command.Sweeper = Sweeper{}
+
+// Kill ends one sandbox, from any state.
+func (s Sweeper) Kill(ctx context.Context, b store.Sandbox) error {
+	if err := s.end(ctx, b.ID, "killed"); err != nil {
+		return err
+	}
+	if b.Seen.Final() {
+		return nil
+	}
+	return (&recorder{store: s.Store}).Ended(ctx, b.ID, "killed")
+}
+
+// end ends a sandbox through its keeper, or without one by what its plan says.
+func (s Sweeper) end(ctx context.Context, id, reason string) error {
+	dir := filepath.Join(s.Home, "sandboxes", id)
+	ctx, cancel := context.WithTimeoutCause(ctx, 20*time.Second, errors.New("it did not end within 20 s"))
+	defer cancel()
+	h, err := keeper.Attach(ctx, dir, false, 0)
+	if err == nil {
+		return h.EndFor(ctx, reason)
+	}
+	plan, err := readPlan(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		// It ended, or it never got as far as a plan.
+		plan = keeper.Plan{ID: id, Dir: dir, Cgroup: "/ravi/" + id}
+	} else if err != nil {
+		return err
+	}
+	return keeper.Remove(plan)
+}
+
+// readPlan reads the plan in a sandbox's directory; it must be that one's.
+func readPlan(dir string) (keeper.Plan, error) {
+	var p keeper.Plan
+	b, err := os.ReadFile(filepath.Join(dir, keeper.PlanFile))
+	if err != nil {
+		return p, err
+	}
+	if err := json.Unmarshal(b, &p); err != nil {
+		return p, fmt.Errorf("the plan of the sandbox in %s: %w", dir, err)
+	}
+	if p.Dir != dir || p.ID != filepath.Base(dir) {
+		return p, fmt.Errorf("the plan in %s is for another sandbox", dir)
+	}
+	return p, nil
+}
+
+// Prune ends sandboxes that nobody owns, and removes what is left of those
+// that ended.
+func (s Sweeper) Prune(ctx context.Context) (command.PruneReport, error) {
+	var r command.PruneReport
+	all, err := s.Store.ListSandboxes(ctx, store.SandboxFilter{Live: true})
+	if err != nil {
+		return r, err
+	}
+	alive := map[string]bool{}
+	for _, b := range all {
+		if procid.Alive(b.Owner) || procid.Alive(b.Keeper) {
+			alive[b.ID] = true
+			continue
+		}
+		if err := s.end(ctx, b.ID, keeper.ReasonOwnerGone); err != nil {
+			r.Problems = append(r.Problems, fmt.Sprintf("%s: %v", b.ID, err))
+			continue
+		}
+		if err := (&recorder{store: s.Store}).Ended(ctx, b.ID, keeper.ReasonOwnerGone); err != nil {
+			return r, err
+		}
+		r.Ended = append(r.Ended, b.ID)
+	}
+	if err := s.orphans(ctx, alive, &r); err != nil {
+		return r, err
+	}
+	return r, s.runs(ctx, alive)
+}
+
+// orphans removes directories and control groups of sandboxes of this home
+// that are not alive. One whose keeper answers is left: it may have been made
+// since the record was read, or by a program that keeps no record.
+func (s Sweeper) orphans(ctx context.Context, alive map[string]bool, r *command.PruneReport) error {
+	entries, err := os.ReadDir(filepath.Join(s.Home, "sandboxes"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		id := e.Name()
+		dir := filepath.Join(s.Home, "sandboxes", id)
+		if alive[id] || s.recent(dir) {
+			continue
+		}
+		probe, cancel := context.WithTimeout(ctx, 2*time.Second)
+		h, err := keeper.Attach(probe, dir, false, 0)
+		cancel()
+		if err == nil {
+			h.Detach()
+			continue
+		}
+		if err := s.end(ctx, id, keeper.ReasonOwnerGone); err != nil {
+			r.Problems = append(r.Problems, fmt.Sprintf("%s: %v", id, err))
+			continue
+		}
+		r.Dirs++
+	}
+	return nil
+}
+
+// recent says whether a directory is so new that its maker may still be at it.
+func (s Sweeper) recent(dir string) bool {
+	st, err := os.Stat(dir)
+	if err != nil {
+		return true
+	}
+	_, err = os.Stat(filepath.Join(dir, keeper.PlanFile))
+	return err != nil && time.Since(st.ModTime()) < time.Minute
+}
+
+// runs closes the record of runs whose process is gone.
+func (s Sweeper) runs(ctx context.Context, alive map[string]bool) error {
+	live, err := s.Store.ListRuns(ctx, store.RunFilter{Live: true})
+	if err != nil {
+		return err
+	}
+	for _, run := range live {
+		boxes, err := s.Store.ListSandboxes(ctx, store.SandboxFilter{RunID: run.ID})
+		if err != nil {
+			return err
+		}
+		owned := len(boxes) == 0 && time.Since(run.CreatedAt) < time.Minute
+		for _, b := range boxes {
+			owned = owned || procid.Alive(b.Owner)
+		}
+		if owned {
+			continue
+		}
+		if _, err := s.Store.UpdateRun(ctx, run.ID, func(r *store.Run) error {
+			r.Status, r.Reason = store.RunError, keeper.ReasonOwnerGone
+			return nil
+		}); err != nil && !errors.Is(err, store.ErrFinal) {
+			return err
+		}
+	}
+	return nil
+}
