@@ -9,8 +9,12 @@ COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 GO       ?= go
 EMBEDDED := cmd/ravi/embedded
 # The commit is stamped here; Go's own stamping fails in a checkout that belongs to another user.
-BUILD    := $(GO) build -trimpath -buildvcs=false
+# No -trimpath: it would have all of gVisor compiled once more beside what vet and the tests use.
+BUILD    := $(GO) build -buildvcs=false
 STAMP    := -X ravi/internal/cli.version=$(VERSION) -X ravi/internal/cli.commit=$(COMMIT)
+
+# One setting for building, vetting and testing, so that everything is compiled once. The race detector sets its own.
+export CGO_ENABLED = 0
 
 .PHONY: build run test deps lint clean
 .DELETE_ON_ERROR:
@@ -18,9 +22,9 @@ STAMP    := -X ravi/internal/cli.version=$(VERSION) -X ravi/internal/cli.commit=
 # go build does nothing for what is up to date, so it may always be asked. The two small programs become part of the
 # large one; they run where no library can be counted on, hence static.
 build:
-	CGO_ENABLED=0 $(BUILD) -ldflags "-s -w" -o $(EMBEDDED)/ravi-guest ./cmd/ravi-guest
-	CGO_ENABLED=0 $(BUILD) -ldflags "-s -w" -o $(EMBEDDED)/ravi-keeper ./cmd/ravi-keeper
-	CGO_ENABLED=0 $(BUILD) -ldflags "-s -w $(STAMP)" -o bin/ravi ./cmd/ravi
+	$(BUILD) -ldflags "-s -w" -o $(EMBEDDED)/ravi-guest ./cmd/ravi-guest
+	$(BUILD) -ldflags "-s -w" -o $(EMBEDDED)/ravi-keeper ./cmd/ravi-keeper
+	$(BUILD) -ldflags "-s -w $(STAMP)" -o bin/ravi ./cmd/ravi
 
 run: build
 	@scripts/first-run
