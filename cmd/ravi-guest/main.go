@@ -4,9 +4,11 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -110,6 +112,12 @@ func serve(args []string, stdout io.Writer) error {
 // harden keeps the sandbox's users away from the agent's memory and
 // descriptors, and makes it the parent of all orphans.
 func harden() (init bool, err error) {
+	// Whatever this program was started with is not for those that it starts.
+	// An old kernel does not know the call; the link itself is seen to later.
+	err = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
+	if err != nil && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) {
+		return false, fmt.Errorf("keep descriptors from other programs: %w", err)
+	}
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return false, fmt.Errorf("make the agent undumpable: %w", err)
 	}

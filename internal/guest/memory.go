@@ -1,9 +1,11 @@
 package guest
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -167,19 +169,20 @@ func waitGone(ctx context.Context, pid int) {
 }
 
 // largest is the process that holds most, this one excepted, and the started
-// one that it belongs to.
+// one that it belongs to. An agent that is not PID 1 shares the process table
+// with others, and takes only what it started.
 func (s *Server) largest(procs []procInfo) (procInfo, *proc) {
 	self := os.Getpid()
-	var most procInfo
-	for _, info := range procs {
-		if info.pid != self && info.pid != 1 && info.rssPages > most.rssPages {
-			most = info
+	byUse := slices.SortedFunc(slices.Values(procs), func(a, b procInfo) int { return cmp.Compare(b.rssPages, a.rssPages) })
+	for _, info := range byUse {
+		if info.pid == self || info.pid == 1 || info.rssPages == 0 {
+			continue
+		}
+		if owner := s.ownerOf(info); owner != nil || self == 1 {
+			return info, owner
 		}
 	}
-	if most.pid == 0 {
-		return most, nil
-	}
-	return most, s.ownerOf(most)
+	return procInfo{}, nil
 }
 
 func (s *Server) ownerOf(info procInfo) *proc {
