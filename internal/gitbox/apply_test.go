@@ -79,7 +79,7 @@ func TestApplyMerges(t *testing.T) {
 
 	// The user went on: edits, a commit, a stage, a rename.
 	r.write("long", "user\n"+strings.Repeat("line\n", 40))
-	r.write("mine too", "x\n")
+	r.write("mine too", "mine\n")
 	r.git("add", "mine too")
 	r.commit("the user went on")
 	r.write("dir/b", "staged\n")

@@ -129,6 +129,40 @@ func TestAgentsLeftovers(t *testing.T) {
 	}
 }
 
+// TestAgentIsNotRoot has an agent of its own uid: it can work and commit, and reaches neither the private repository nor the
+// packs that its own shares with it.
+func TestAgentIsNotRoot(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("SKIP-FEATURE: needs root")
+	}
+	r := filled(t)
+	r.write("u", "untracked\n")
+	b := export(t, r.dir, "")
+	tmp, err := os.MkdirTemp("", "gitbox-agent-")
+	must(t, err)
+	t.Cleanup(func() { os.RemoveAll(tmp) })
+	must(t, os.Chmod(tmp, 0o755))
+	s := &sandbox{base: b, g: &localGuest{t: t}, l: Layout{Work: tmp + "/workspace", Private: tmp + "/private", User: "nobody", Root: "root"}}
+	s.repo = &repo{t: t, dir: s.l.Work}
+	must(t, b.Enter(t.Context(), s.g, s.l))
+	agent := func(want bool, script string) {
+		t.Helper()
+		code, stderr, err := s.g.Run(t.Context(), Command{User: "nobody", Dir: s.l.Work, Args: []string{"sh", "-ec", script, "sh", s.l.Private}, Env: []string{"HOME=/nonexistent"}})
+		if err != nil || (code == 0) != want {
+			t.Errorf("%s: %d %v %s", script, code, err, stderr)
+		}
+	}
+	agent(true, `echo agent >>a; git add -A; git commit -qm agent; git log --oneline | grep -q second; git fsck`)
+	agent(false, `ls "$1"`)
+	agent(false, `for f in .git/objects/pack/*.pack; do [ ! -O "$f" ] || continue; echo x >>"$f"; done`)
+	agent(false, `for f in .git/objects/pack/*.pack; do [ ! -O "$f" ] || continue; chmod u+w "$f"; done`)
+	agent(true, `git gc -q --prune=now; rm -rf .git/objects; echo mode >m; chmod 000 m`)
+	if _, _, p := s.capture(); p.Files != 2 || p.Insertions != 2 {
+		t.Fatalf("%+v", p)
+	}
+}
+
 func TestTreeShapes(t *testing.T) {
 	t.Parallel()
 	r := filled(t)

@@ -98,6 +98,9 @@ func (r *Repo) Export(ctx context.Context, ref, dir string, lim Limits) (*Base, 
 	if err != nil {
 		return nil, err
 	}
+	if err := os.Mkdir(dir+"/base.git", 0o700); err != nil {
+		return nil, fmt.Errorf("each export needs a directory of its own: %w", err)
+	}
 	tmp, err := scratch(dir)
 	if err != nil {
 		return nil, err

@@ -90,6 +90,7 @@ const boxConfig = `[core]
 	commitGraph = false
 	multiPackIndex = false
 	bigFileThreshold = 64m
+	compression = 1
 	protectHFS = true
 	protectNTFS = true
 	safecrlf = false

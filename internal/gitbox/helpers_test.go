@@ -12,7 +12,9 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -163,6 +165,15 @@ func (g *localGuest) Run(ctx context.Context, c Command) (int, string, error) {
 	cmd := exec.CommandContext(ctx, c.Args[0], c.Args[1:]...)
 	cmd.Dir = c.Dir
 	cmd.Env = append(append([]string{"PATH=" + os.Getenv("PATH")}, g.env...), c.Env...)
+	if c.User != "root" && os.Geteuid() == 0 {
+		u, err := user.Lookup(c.User)
+		if err != nil {
+			return -1, "", err
+		}
+		uid, _ := strconv.Atoi(u.Uid)
+		gid, _ := strconv.Atoi(u.Gid)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
+	}
 	var stderr tail
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = c.Stdin, c.Stdout, &stderr
 	err := cmd.Run()

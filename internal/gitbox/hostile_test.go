@@ -50,6 +50,9 @@ func arm(t *testing.T, r *repo) string {
 	fmt.Fprintf(&cfg, "[include]\n\tpath = %s\n[includeIf \"gitdir:/\"]\n\tpath = %s\n[remote \"origin\"]\n\turl = https://user:TOKEN-c4n4ry@example.org/x\n\tuploadpack = %s\n\tpromisor = true\n\tpartialclonefilter = blob:none\n", included, included, program("uploadpack"))
 	fmt.Fprintf(&cfg, "[http]\n\textraHeader = Authorization: TOKEN-c4n4ry\n[trailer \"x\"]\n\tcommand = %s\n[core]\n\tattributesFile = %s\n", program("trailer"), nest+"/attributes")
 	write(t, nest+"/attributes", "* filter=evil diff=evil\n")
+	for _, f := range canaries(nest) { // the commit above ran hooks, as it should
+		must(t, os.Remove(f))
+	}
 	f, err := os.OpenFile(r.path(".git/config"), os.O_APPEND|os.O_WRONLY, 0)
 	must(t, err)
 	_, err = f.WriteString(cfg.String())
@@ -58,10 +61,14 @@ func arm(t *testing.T, r *repo) string {
 	return nest
 }
 
+func canaries(nest string) []string {
+	found, _ := filepath.Glob(nest + "/canary-*")
+	return found
+}
+
 func noCanary(t *testing.T, nest string) {
 	t.Helper()
-	found, _ := filepath.Glob(nest + "/canary-*")
-	if len(found) > 0 {
+	if found := canaries(nest); len(found) > 0 {
 		t.Fatalf("the repository's own programs ran: %q", found)
 	}
 }
@@ -71,7 +78,7 @@ func TestArmedRepository(t *testing.T) {
 	nest := arm(t, r)
 	// The trap works: git itself falls into it.
 	_, _ = r.try("-c", "core.worktree=", "status")
-	if found, _ := filepath.Glob(nest + "/canary-*"); len(found) == 0 {
+	if found := canaries(nest); len(found) == 0 {
 		t.Fatal("the traps are not set")
 	} else {
 		for _, f := range found {

@@ -47,7 +47,7 @@ func Open(ctx context.Context, path string) (*Repo, error) {
 		return nil, fmt.Errorf("%w: %s is a file; name a directory", ErrNotRepository, printable(path))
 	}
 	for dir := abs; ; dir = filepath.Dir(dir) {
-		r, err := lookAt(dir)
+		r, err := lookAt(ctx, dir)
 		if err != nil {
 			return nil, err
 		}
@@ -61,7 +61,7 @@ func Open(ctx context.Context, path string) (*Repo, error) {
 }
 
 // lookAt tells whether dir is a work tree or a bare repository; nil means neither.
-func lookAt(dir string) (*Repo, error) {
+func lookAt(ctx context.Context, dir string) (*Repo, error) {
 	at, err := openRoot(dir)
 	if err != nil {
 		return nil, err
@@ -93,7 +93,7 @@ func lookAt(dir string) (*Repo, error) {
 		}
 		return &Repo{Top: dir, gitDir: dotGit, common: dotGit}, nil
 	case unix.S_IFREG:
-		return linked(dir, at)
+		return linked(ctx, dir, at)
 	case unix.S_IFLNK:
 		return nil, fmt.Errorf("%w: %s is a symbolic link; run on the directory that it leads to", ErrRefused, printable(dotGit))
 	}
@@ -110,7 +110,7 @@ func isGitDir(r *root) bool { return exists(r, "HEAD") }
 
 // linked resolves a .git that is a file. Anybody can write a file that points at somebody's private repository, so the
 // other side must point back: through its record of linked work trees, or its core.worktree (submodules).
-func linked(top string, at *root) (*Repo, error) {
+func linked(ctx context.Context, top string, at *root) (*Repo, error) {
 	dotGit := filepath.Join(top, ".git")
 	data, err := at.readFile(".git", 8192)
 	if err != nil {
@@ -162,7 +162,7 @@ func linked(top string, at *root) (*Repo, error) {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	values, err := readConfig(context.Background(), git)
+	values, err := readConfig(ctx, git)
 	if err != nil {
 		return nil, err
 	}

@@ -2,7 +2,7 @@ package gitbox
 
 import (
 	"context"
-	"crypto/sha1" //nolint:gosec // Git's object names
+	"crypto/sha1"
 	"crypto/sha256"
 	"errors"
 	"fmt"

@@ -33,13 +33,11 @@ func serve(t *testing.T, r *repo) string {
 
 func TestCloneURL(t *testing.T) {
 	t.Setenv("HOME", realpath(t, t.TempDir()))
-	t.Setenv("GIT_DIR", "/nonexistent") // of whoever calls us
 	r := filled(t)
-	_ = os.Unsetenv("GIT_DIR")
 	url := serve(t, r)
 	with := strings.Replace(url, "http://", "http://reader:TOKEN-c4n4ry@", 1) + "/.git"
 	dir := realpath(t, t.TempDir()) + "/clone"
-	must(t, os.Setenv("GIT_DIR", "/nonexistent"))
+	must(t, os.Setenv("GIT_DIR", "/nonexistent")) // of whoever calls us
 	err := CloneURL(t.Context(), with, dir)
 	_ = os.Unsetenv("GIT_DIR")
 	must(t, err)
