@@ -23,12 +23,12 @@ import (
 func addSandboxRun(t *command.Table) {
 	command.Add(t, command.Spec[runInput, *runs.Task]{
 		Group: "sandbox", Name: "run", Access: command.Write,
-		Summary: "Run a command on a repository, in a sandbox, and bring out a proven patch",
-		Long: `Takes the repository as it lies, clones it inside a new sandbox, runs CMD there and
-brings out what it changed as a patch that was tried on a clean checkout. The
-repository itself is not touched, unless --apply is given. The sandbox has no
-network and sees nothing of this machine but its tools; it is thrown away in the
-end, and also if this program is killed.
+		Summary: "Run a command in a sandbox, and bring out a proven patch",
+		Long: `Takes the repository as it lies, clones it inside a new sandbox, runs CMD there
+and brings out what it changed as a patch that was tried on a clean checkout.
+The repository itself is not touched, unless --apply is given. The sandbox has
+no network and sees nothing of this machine but its tools; it is thrown away in
+the end, and also if this program is killed.
 
 The outcome stays in runs/<id> below Ravi's home: task.json, changes.patch,
 TASK.md, events.jsonl and logs/.
@@ -302,6 +302,8 @@ func printRun(env *command.Env, w io.Writer, t *runs.Task) error {
 	}
 	return nil
 }
+
+var _ command.Sweeper = runs.Sweeper{}
 
 // newSweeper makes the hand that ends sandboxes.
 func newSweeper(ctx context.Context, env *command.Env) (command.Sweeper, error) {

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"ravi/internal/command"
 	"ravi/internal/keeper"
 	"ravi/internal/procid"
 	"ravi/internal/store"
@@ -21,8 +20,6 @@ type Sweeper struct {
 	Home  string
 	Store *store.Store
 }
-
-var _ command.Sweeper = Sweeper{}
 
 // Kill ends one sandbox, from any state.
 func (s Sweeper) Kill(ctx context.Context, b store.Sandbox) error {
@@ -72,8 +69,8 @@ func readPlan(dir string) (keeper.Plan, error) {
 
 // Prune ends sandboxes that nobody owns, and removes what is left of those
 // that ended.
-func (s Sweeper) Prune(ctx context.Context) (command.PruneReport, error) {
-	var r command.PruneReport
+func (s Sweeper) Prune(ctx context.Context) (store.Swept, error) {
+	var r store.Swept
 	all, err := s.Store.ListSandboxes(ctx, store.SandboxFilter{Live: true})
 	if err != nil {
 		return r, err
@@ -102,7 +99,7 @@ func (s Sweeper) Prune(ctx context.Context) (command.PruneReport, error) {
 // orphans removes directories and control groups of sandboxes of this home
 // that are not alive. One whose keeper answers is left: it may have been made
 // since the record was read, or by a program that keeps no record.
-func (s Sweeper) orphans(ctx context.Context, alive map[string]bool, r *command.PruneReport) error {
+func (s Sweeper) orphans(ctx context.Context, alive map[string]bool, r *store.Swept) error {
 	entries, err := os.ReadDir(filepath.Join(s.Home, "sandboxes"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
