@@ -30,8 +30,8 @@ shown as lost; ravi sandbox prune ends it.`,
 	})
 	command.Add(t, command.Spec[oneInput, sandboxItem]{
 		Group: "sandbox", Name: "inspect", Aliases: []string{"show"}, Access: command.Read,
-		Summary:  "Show everything that is recorded about a sandbox",
-		Long:     `Shows the record of one sandbox. The id may be cut short, as long as only one
+		Summary: "Show everything that is recorded about a sandbox",
+		Long: `Shows the record of one sandbox. The id may be cut short, as long as only one
 begins like that.`,
 		Examples: []command.Example{{Line: "ravi sandbox inspect sbx01jf"}},
 		Handler: func(ctx context.Context, env *command.Env, in oneInput) (sandboxItem, error) {

@@ -317,4 +317,3 @@ func newSweeper(ctx context.Context, env *command.Env) (command.Sweeper, error) 
 	}
 	return runs.Sweeper{Home: home, Store: st}, nil
 }
-

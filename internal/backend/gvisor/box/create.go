@@ -37,7 +37,7 @@ func create(r gvisor.Request, link *os.File) (notes []string, err error) {
 	if err := forbidSpecialFiles(); err != nil {
 		return nil, fmt.Errorf("forbidding special files: %w", err)
 	}
-	conf, err := kernelConfig(r)
+	conf, err := kernelConfig(r, st.overlay)
 	if err != nil {
 		return nil, err
 	}
@@ -53,6 +53,11 @@ func create(r gvisor.Request, link *os.File) (notes []string, err error) {
 	// a specification may leave out.
 	if spec, err = specutils.ReadSpec(st.bundle, conf); err != nil {
 		return nil, fmt.Errorf("the sandbox's specification: %w", err)
+	}
+	if r.Checkpoint != "" {
+		if err := checkSaved(r.Checkpoint, r); err != nil {
+			return nil, err
+		}
 	}
 	c, err := container.New(conf, container.Args{
 		ID:        r.ID,
@@ -80,7 +85,7 @@ func operate(op, dir string, r gvisor.Request) error {
 	if err := ownProc(); err != nil {
 		return err
 	}
-	conf, err := kernelConfig(r)
+	conf, err := kernelConfig(r, "/")
 	if err != nil {
 		return err
 	}
@@ -97,12 +102,15 @@ func operate(op, dir string, r gvisor.Request) error {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
+		if err := save(dir, r); err != nil {
+			return err
+		}
 		return c.Checkpoint(conf, dir, sandbox.CheckpointOpts{Resume: true})
 	}
 }
 
 // kernelConfig is gVisor's configuration for every sandbox of ours.
-func kernelConfig(r gvisor.Request) (*config.Config, error) {
+func kernelConfig(r gvisor.Request, overlay string) (*config.Config, error) {
 	fs := flag.NewFlagSet("box", flag.ContinueOnError)
 	config.RegisterFlags(fs)
 	set := map[string]string{
@@ -116,7 +124,7 @@ func kernelConfig(r gvisor.Request) (*config.Config, error) {
 		"directfs":  "true",
 		// The overlay's storage is a file of the host, so that it is bounded
 		// by size and its pages can be reclaimed.
-		"overlay2":                fmt.Sprintf("root:dir=%s,size=%d", overlayDir, r.Disk),
+		"overlay2":                fmt.Sprintf("root:dir=%s,size=%d", overlay, r.Disk),
 		"file-access":             "exclusive",
 		"file-access-mounts":      "shared",
 		"gofer-network-namespace": "new",
@@ -126,6 +134,9 @@ func kernelConfig(r gvisor.Request) (*config.Config, error) {
 		"allow-suid":    "true",
 		"net-raw":       "false",
 		"host-settings": "ignore",
+		// A restored sandbox has its own range of host ids, and so a different
+		// specification; what must be the same is checked by checkSaved.
+		"restore-spec-validation": "ignore",
 		// One binary holds all of gVisor; see docs/decisions/0001.
 		"sidecar-usage-policy": "LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK",
 	}

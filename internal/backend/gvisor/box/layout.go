@@ -13,19 +13,35 @@ import (
 	"ravi/internal/backend/gvisor"
 )
 
-// The maker's mount namespace is its own. It puts what the sandbox is to see
-// on a small file system over /tmp, which is there on every host, so that
-// gVisor's processes, which are nobody outside, can walk to it without passing
-// a directory that is closed to others. The host sees none of these mounts.
-const (
-	stage      = "/tmp"
-	overlayDir = stage + "/overlay"
-)
-
+// layout is where things are for gVisor's processes. The maker's mount
+// namespace is its own: it puts what the sandbox is to see on a small file
+// system over a directory that is there on every host, so that those
+// processes, which are nobody outside, can walk to it without passing one that
+// is closed to others. The host sees none of these mounts.
 type layout struct {
-	bundle, rootfs string
-	mounts         []specs.Mount
-	notes          []string
+	stage, bundle, rootfs, overlay string
+
+	mounts []specs.Mount
+	notes  []string
+}
+
+// stages are directories that may be covered.
+var stages = []string{"/mnt", "/media", "/srv", "/opt", "/tmp"}
+
+// newLayout picks a directory to cover: none that Ravi's own files lie in.
+func newLayout(r gvisor.Request) (*layout, error) {
+	for _, s := range stages {
+		st, err := os.Lstat(s)
+		if err != nil || !st.IsDir() {
+			continue
+		}
+		covers := func(path string) bool { return path != "" && (path == s || strings.HasPrefix(path, s+"/")) }
+		if covers(r.Dir) || covers(r.Checkpoint) || covers(r.Debug) {
+			continue
+		}
+		return &layout{stage: s, bundle: filepath.Join(s, "bundle"), rootfs: filepath.Join(s, "rootfs"), overlay: filepath.Join(s, "overlay")}, nil
+	}
+	return nil, hinted{errors.New("there is no directory to assemble the sandbox in"), "make an empty directory /mnt"}
 }
 
 // layOut assembles the root file system and the volumes.
@@ -36,10 +52,14 @@ func layOut(r gvisor.Request) (*layout, error) {
 	if err := ownProc(); err != nil {
 		return nil, err
 	}
+	l, err := newLayout(r)
+	if err != nil {
+		return nil, err
+	}
 	ids := newIDMaps(r)
 	defer ids.close()
 
-	// Take hold of everything by its path on the host before /tmp is covered.
+	// Take hold of everything by its path on the host before any of it is covered.
 	var trees []tree
 	defer func() {
 		for _, t := range trees {
@@ -64,7 +84,6 @@ func layOut(r gvisor.Request) (*layout, error) {
 	if err := take(r.Guest, filepath.Join("rootfs", gvisor.GuestPath), gvisor.Mount{ReadOnly: true}, false); err != nil {
 		return nil, err
 	}
-	l := &layout{bundle: filepath.Join(stage, "bundle"), rootfs: filepath.Join(stage, "rootfs")}
 	for i, m := range r.Mounts {
 		at := filepath.Join("volumes", fmt.Sprint(i))
 		if m.Overlay {
@@ -77,7 +96,7 @@ func layOut(r gvisor.Request) (*layout, error) {
 				opts[1] = "ro"
 			}
 			l.mounts = append(l.mounts, specs.Mount{
-				Destination: m.Guest, Type: "bind", Source: filepath.Join(stage, at), Options: opts,
+				Destination: m.Guest, Type: "bind", Source: filepath.Join(l.stage, at), Options: opts,
 			})
 		}
 		if err := take(m.Host, at, m, false); err != nil {
@@ -88,16 +107,16 @@ func layOut(r gvisor.Request) (*layout, error) {
 		return nil, err
 	}
 
-	if err := unix.Mount("ravi", stage, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
+	if err := unix.Mount("ravi", l.stage, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
 		return nil, fmt.Errorf("making a place for the sandbox's files: %w", err)
 	}
-	for _, d := range []string{l.bundle, l.rootfs, overlayDir, filepath.Join(stage, "volumes")} {
+	for _, d := range []string{l.bundle, l.rootfs, l.overlay, filepath.Join(l.stage, "volumes")} {
 		if err := os.Mkdir(d, 0o755); err != nil {
 			return nil, err
 		}
 	}
 	for _, t := range trees {
-		if err := t.attach(); err != nil {
+		if err := t.attach(l.stage); err != nil {
 			return nil, err
 		}
 	}
@@ -182,7 +201,7 @@ func takeTree(path, at string, m gvisor.Mount, recursive bool, ids *idMaps) (t t
 
 // attach puts the tree below the stage. What it is mounted on must exist or
 // be creatable; a path that leads out of the stage is refused.
-func (t tree) attach() error {
+func (t tree) attach(stage string) error {
 	at := filepath.Join(stage, t.at)
 	if !strings.HasPrefix(at, stage+"/") {
 		return fmt.Errorf("%s is outside the sandbox", t.at)
