@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strconv"
 
+	"ravi/internal/backend/host/maker"
 	"ravi/internal/keeper"
 )
 
@@ -38,6 +39,8 @@ func run(args []string) error {
 			return err
 		}
 		return keeper.Relay(os.NewFile(3, "link"), os.NewFile(4, "listener"), uint32(uid), uint32(gid))
+	case len(args) == 1 && args[0] == maker.Mode:
+		return maker.Run()
 	default:
 		return fmt.Errorf("this program is started by ravi; see ravi --help")
 	}

@@ -24,6 +24,7 @@ import (
 // goroutines.
 type Handle struct {
 	dir   string
+	plan  *Plan // nil if this process only attached
 	conn  net.Conn
 	http  *http.Client
 	trans *http2.Transport
@@ -38,6 +39,7 @@ type Handle struct {
 	notes   []string
 	end     Reply
 	pid     int
+	let     bool // go of the sandbox, which may live on
 }
 
 // Start starts a supervisor, program being ravi-keeper, and hands it the plan.
@@ -83,7 +85,7 @@ func Start(program string, plan Plan, attr *syscall.SysProcAttr) (*Handle, error
 		conn.Close()
 		return nil, fmt.Errorf("handing the keeper its plan: %w", err)
 	}
-	h := newHandle(plan.Dir, conn)
+	h := newHandle(plan.Dir, &plan, conn)
 	h.pid = cmd.Process.Pid
 	return h, nil
 }
@@ -95,7 +97,7 @@ func Attach(ctx context.Context, dir string, own bool, grace time.Duration) (*Ha
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrGone, err)
 	}
-	h := newHandle(dir, conn)
+	h := newHandle(dir, nil, conn)
 	if own {
 		if _, err := h.ask(ctx, Request{Op: "attach", Grace: &grace}); err != nil {
 			conn.Close()
@@ -105,9 +107,9 @@ func Attach(ctx context.Context, dir string, own bool, grace time.Duration) (*Ha
 	return h, nil
 }
 
-func newHandle(dir string, conn net.Conn) *Handle {
+func newHandle(dir string, plan *Plan, conn net.Conn) *Handle {
 	h := &Handle{
-		dir: dir, conn: conn,
+		dir: dir, plan: plan, conn: conn,
 		ready: make(chan struct{}), ended: make(chan struct{}),
 		answers: make(chan Reply, 1),
 	}
@@ -140,7 +142,8 @@ func (h *Handle) listen() {
 	r := bufio.NewReader(h.conn)
 	var once sync.Once
 	made := func() { once.Do(func() { close(h.ready) }) }
-	last := Reply{Event: "ended", Reason: ReasonRelay, Error: "the sandbox's keeper ended without a word"}
+	last, told := Reply{Event: "ended", Reason: ReasonRelay}, false
+	failed := Reply{Event: "failed", Reason: ReasonRelay, Error: "the sandbox's keeper ended without a word"}
 	for {
 		var m Reply
 		if err := readLine(r, &m); err != nil {
@@ -157,7 +160,7 @@ func (h *Handle) listen() {
 			h.mu.Unlock()
 			made()
 		case "ended":
-			last = m
+			last, told = m, true
 			h.mu.Unlock()
 		default:
 			h.mu.Unlock()
@@ -168,9 +171,21 @@ func (h *Handle) listen() {
 		}
 	}
 	h.mu.Lock()
+	let := h.let
+	h.mu.Unlock()
+	if !told && !let && h.plan != nil {
+		// The supervisor was killed before it could remove anything.
+		if err := Remove(*h.plan); err != nil {
+			last.Error = err.Error()
+		}
+	}
+	h.mu.Lock()
 	h.end = last
+	if told {
+		failed.Error, failed.Reason = last.Error, last.Reason
+	}
 	if h.failed == nil {
-		h.failed = &Reply{Event: "failed", Error: last.Error, Reason: last.Reason}
+		h.failed = &failed
 	}
 	h.mu.Unlock()
 	close(h.ended)
@@ -295,7 +310,7 @@ func (h *Handle) EndFor(ctx context.Context, reason string) error {
 		return fmt.Errorf("waiting for the sandbox's end: %w", context.Cause(ctx))
 	}
 	h.conn.Close()
-	if end := h.End(); end.Error != "" && end.Reason != ReasonRelay {
+	if end := h.End(); end.Error != "" {
 		return errors.New(end.Error)
 	}
 	return nil
@@ -303,4 +318,10 @@ func (h *Handle) EndFor(ctx context.Context, reason string) error {
 
 // Detach lets go of the sandbox without ending it, for another owner to attach
 // within the grace.
-func (h *Handle) Detach() { h.conn.Close(); <-h.ended }
+func (h *Handle) Detach() {
+	h.mu.Lock()
+	h.let = true
+	h.mu.Unlock()
+	h.conn.Close()
+	<-h.ended
+}

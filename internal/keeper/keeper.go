@@ -17,6 +17,9 @@
 // to the sandbox lives, so the end of the relay, for whatever reason, is the
 // end of the sandbox, and nothing can be left running.
 //
+// A sandbox on the host itself (Plan.SameProcesses) has no such namespace. Its
+// supervisor then finds and ends its processes one by one.
+//
 // The package may start and end processes, and remove the control groups and
 // the directory that the plan names. It must not import a backend, read
 // configuration or hold secrets of any run but its own.
@@ -56,6 +59,10 @@ type Plan struct {
 	// Stays says that the maker is the sandbox: it does not end once it has
 	// reported that all is made.
 	Stays bool `json:"stays,omitempty"`
+	// SameProcesses says that the sandbox is among the host's own processes.
+	// The maker must see to it that each of its processes carries MarkName and
+	// that its guest agent is called GuestName.
+	SameProcesses bool `json:"same_processes,omitempty"`
 	// Request is handed to the maker as it is.
 	Request json.RawMessage `json:"request"`
 	// Cgroup is the path below each cgroup hierarchy's root that the maker
@@ -65,6 +72,10 @@ type Plan struct {
 	// supervisor cannot change identity, and the relay keeps its own.
 	RelayUID uint32 `json:"relay_uid"`
 	RelayGID uint32 `json:"relay_gid"`
+	// LinkToken divides the link into sessions (guestapi.Sessions); Resume says
+	// that the guest was restored and remembers a session.
+	LinkToken string `json:"link_token,omitempty"`
+	Resume    bool   `json:"resume,omitempty"`
 	// Grace is how long a sandbox outlives its owner; within it another owner
 	// may attach. Zero: it ends with its owner.
 	Grace time.Duration `json:"grace"`

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"ravi/internal/guestapi"
 )
 
 // supervisor is the privileged half of a keeper. All of it runs on the main
@@ -85,6 +87,14 @@ func Supervise(control *os.File) error {
 }
 
 func (s *supervisor) run() (reason string) {
+	if s.plan.SameProcesses {
+		// Whatever a process of the sandbox leaves behind becomes a child of
+		// this one, and so is found in the end.
+		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+			s.tell(Reply{Event: "failed", Error: "cannot adopt the sandbox's orphans: " + err.Error()})
+			return ReasonFailed
+		}
+	}
 	listener, link, err := s.wires()
 	if err != nil {
 		s.tell(Reply{Event: "failed", Error: err.Error()})
@@ -156,7 +166,7 @@ func (s *supervisor) run() (reason string) {
 					s.answer(l.conn, Reply{Event: "ready", Notes: s.notes})
 				}
 			case "stats":
-				st := readStats(s.plan.Cgroup)
+				st := s.stats()
 				s.answer(l.conn, Reply{Op: req.Op, Stats: &st})
 			case "end":
 				if req.Reason == "" {
@@ -165,7 +175,9 @@ func (s *supervisor) run() (reason string) {
 				return req.Reason
 			case "pause", "resume", "checkpoint":
 				switch {
-				case !s.ready || pending != "" || s.plan.Stays:
+				case s.plan.Stays:
+					s.answer(l.conn, Reply{Op: req.Op, Error: "this kind of sandbox cannot do that"})
+				case !s.ready || pending != "":
 					s.answer(l.conn, Reply{Op: req.Op, Error: "the sandbox cannot do this now", Hint: "wait until it is made and what was asked before is done"})
 				default:
 					if err := s.startMaker(req.Op, req.Dir, nil); err != nil {
@@ -184,8 +196,16 @@ func (s *supervisor) run() (reason string) {
 	}
 }
 
+// stats is what the host sees of the sandbox.
+func (s *supervisor) stats() Stats {
+	if !s.plan.SameProcesses {
+		return readStats(s.plan.Cgroup)
+	}
+	return (&tree{id: s.plan.ID, root: os.Getpid()}).stats(s.relay.Process.Pid)
+}
+
 // wires makes the two sockets that the owner uses and the link, and starts the
-// relay, which becomes PID 1 of the sandbox's process namespace.
+// relay, which becomes PID 1 of the sandbox's process namespace if that has one.
 func (s *supervisor) wires() (net.Listener, *os.File, error) {
 	control, err := listen(filepath.Join(s.plan.Dir, ControlSocket))
 	if err != nil {
@@ -217,7 +237,7 @@ func (s *supervisor) wires() (net.Listener, *os.File, error) {
 	s.relay = &exec.Cmd{
 		Path:       "/proc/self/exe",
 		Args:       []string{"ravi-keeper", "relay", fmt.Sprint(s.plan.RelayUID), fmt.Sprint(s.plan.RelayGID)},
-		Env:        []string{"GOMEMLIMIT=96MiB", "GOGC=50", "GOMAXPROCS=2"},
+		Env:        s.relayEnv(),
 		Stderr:     s.log(),
 		ExtraFiles: []*os.File{ours, served},
 		SysProcAttr: &syscall.SysProcAttr{
@@ -226,8 +246,16 @@ func (s *supervisor) wires() (net.Listener, *os.File, error) {
 			Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS,
 		},
 	}
+	if s.plan.SameProcesses && os.Geteuid() != 0 {
+		// An ordinary user has no namespaces to put it in, and the sandbox is
+		// not in one. It gives up system calls and memory all the same.
+		s.relay.SysProcAttr.Cloneflags = 0
+	}
 	if err := s.start(s.relay); err != nil {
 		return nil, nil, fmt.Errorf("cannot start the relay in a process namespace of its own: %w", err)
+	}
+	if s.plan.SameProcesses {
+		return control, theirs, nil
 	}
 	// From here on every child of this thread is born into that namespace.
 	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/pid", s.relay.Process.Pid))
@@ -239,6 +267,14 @@ func (s *supervisor) wires() (net.Listener, *os.File, error) {
 		return nil, nil, fmt.Errorf("cannot enter the sandbox's process namespace: %w", err)
 	}
 	return control, theirs, nil
+}
+
+func (s *supervisor) relayEnv() []string {
+	env := []string{"GOMEMLIMIT=96MiB", "GOGC=50", "GOMAXPROCS=2"}
+	if s.plan.Resume {
+		env = append(env, guestapi.EnvLinkToken+"="+s.plan.LinkToken)
+	}
+	return env
 }
 
 // start starts a child and reports its end on s.exits.
@@ -360,16 +396,40 @@ func (s *supervisor) remove() error {
 			}
 		}
 	}
+	if s.plan.SameProcesses {
+		err := (&tree{id: s.plan.ID, root: os.Getpid()}).end(time.Now().Add(removeTime))
+		s.reap()
+		if err != nil {
+			return errors.Join(err, Remove(s.plan))
+		}
+	}
 	return Remove(s.plan)
 }
 
-// Remove removes what a plan names: processes by their control group, the
-// groups and the directory. It is idempotent; the sweep calls it for a
-// sandbox whose supervisor was killed.
+// reap collects the children that were adopted. Of those that were started
+// here the relay is over by now, and nobody asks for the maker's state.
+func (s *supervisor) reap() {
+	for {
+		pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)
+		if pid <= 0 && !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
+}
+
+// removeTime bounds how long the end of a sandbox's processes is awaited.
+const removeTime = 5 * time.Second
+
+// Remove removes what a plan names: processes by their control group or their
+// mark, the groups and the directory. It is idempotent; the sweep calls it for
+// a sandbox whose supervisor was killed.
 func Remove(p Plan) error {
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(removeTime)
 	err := killCgroup(p.Cgroup, deadline)
-	return errors.Join(err, removeCgroups(p.Cgroup, deadline), os.RemoveAll(p.Dir))
+	if p.SameProcesses {
+		err = errors.Join(err, (&tree{id: p.ID}).end(deadline))
+	}
+	return errors.Join(err, removeCgroups(p.Cgroup, deadline), removeDir(p.Dir))
 }
 
 func (s *supervisor) owners() (n int) {

@@ -1,0 +1,193 @@
+// Package host runs commands on the host itself, as the user who asks. It is no
+// sandbox in the sense of the word: nothing is isolated and nothing is bounded,
+// and every one of them says so.
+//
+// It is for what needs the host and is trusted, and for machines where nothing
+// else works. It must be asked for by name; no other backend falls back to it.
+// The wires are those of every sandbox, so that all above works the same: the
+// guest agent is started by ravi-keeper (package maker) and reached through its
+// keeper. Every process carries a mark and descends from the keeper, by which
+// all of them are found and ended. The package writes only beneath the
+// sandbox's directory.
+package host
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"ravi/internal/backend"
+	"ravi/internal/backend/host/maker"
+	"ravi/internal/keeper"
+	"ravi/internal/programs"
+)
+
+// Names within a sandbox's directory.
+const (
+	WorkspaceDir = "workspace" // where commands work when no workspace is given
+	PrivateDir   = "private"   // for whoever prepares the workspace
+	tmpDir       = "tmp"       // the guest agent's own
+)
+
+// The range of user ids for relays, above those of the sandboxes of gVisor.
+const (
+	relayFirst = 2_143_000_000
+	relayCount = 4_000_000
+)
+
+// Backend is the host backend.
+type Backend struct{}
+
+var _ backend.Backend = Backend{}
+
+// Name is "host".
+func (Backend) Name() string { return "host" }
+
+// Create begins to start the guest agent.
+func (Backend) Create(ctx context.Context, s backend.Spec) (backend.Instance, error) {
+	if err := check(s); err != nil {
+		return nil, err
+	}
+	progs, err := programs.Find(ctx, s.Home)
+	if err != nil {
+		return nil, err
+	}
+	env, withheld := Environment(os.Environ())
+	guest := maker.Request{
+		Guest: progs.Guest, Name: keeper.GuestName(s.ID),
+		Env: append([]string{
+			"PATH=" + env["PATH"],
+			"TMPDIR=" + filepath.Join(s.Dir, tmpDir),
+			keeper.MarkName + "=" + s.ID,
+		}, s.Env...),
+		Dirs: []string{filepath.Join(s.Dir, tmpDir)},
+	}
+	if len(s.Mounts) == 0 {
+		guest.Dirs = append(guest.Dirs, filepath.Join(s.Dir, WorkspaceDir))
+	}
+	b, err := json.Marshal(guest)
+	if err != nil {
+		return nil, err
+	}
+	plan := keeper.Plan{
+		ID: s.ID, Dir: s.Dir,
+		Maker: progs.Keeper, MakerArgs: []string{"ravi-keeper", maker.Mode}, Request: b,
+		KeepMounts: true, Stays: true, SameProcesses: true, Grace: s.Grace,
+	}
+	if os.Geteuid() == 0 {
+		plan.RelayUID = relayID(s.ID)
+		plan.RelayGID = plan.RelayUID
+	}
+	h, err := keeper.Start(progs.Keeper, plan, nil)
+	if err != nil {
+		return nil, err
+	}
+	return &instance{h, notes(withheld)}, nil
+}
+
+// check refuses what would have to be silently left undone.
+func check(s backend.Spec) error {
+	if s.Image != "host" {
+		return fmt.Errorf("%w: the host backend has no images, so not %q either", backend.ErrUnsupported, s.Image)
+	}
+	if s.Checkpoint != "" {
+		return fmt.Errorf("%w: the host backend has no checkpoints", backend.ErrUnsupported)
+	}
+	for _, m := range s.Mounts {
+		guest, err := filepath.EvalSymlinks(m.Guest)
+		switch {
+		case err != nil || guest != m.Host:
+			return fmt.Errorf("%w: the host backend cannot move folders: %s stays where it is, and cannot be seen at %s", backend.ErrUnsupported, m.Host, m.Guest)
+		case m.Overlay:
+			return fmt.Errorf("%w: the host backend cannot keep what is written from %s", backend.ErrUnsupported, m.Host)
+		case m.ReadOnly:
+			return fmt.Errorf("%w: the host backend cannot make %s read-only", backend.ErrUnsupported, m.Host)
+		}
+	}
+	return nil
+}
+
+func relayID(id string) uint32 {
+	h := fnv.New32a()
+	h.Write([]byte(id))
+	return relayFirst + h.Sum32()%relayCount
+}
+
+// notes are what the user must know.
+func notes(withheld []string) []string {
+	out := []string{
+		"commands run on this host as " + userName() + ", with no isolation: they can read and change what " + userName() + " can, and reach the network",
+		"limits on processors, memory and disk are not enforced on the host",
+	}
+	if len(withheld) > 0 {
+		out = append(out, strings.Join(withheld, ", ")+" is not passed on, since it holds a credential")
+	}
+	return out
+}
+
+// userName is the caller's name, or number where that has none.
+func userName() string {
+	id := strconv.Itoa(os.Geteuid())
+	if u, err := user.LookupId(id); err == nil {
+		return u.Username
+	}
+	return "user " + id
+}
+
+// User is the caller in terms of the guest agent. A number always has a user.
+func User() string {
+	if os.Geteuid() == 0 {
+		return "root"
+	}
+	return strconv.Itoa(os.Geteuid())
+}
+
+// ErrNotRoot says that commands were to run as another user.
+var ErrNotRoot = errors.New("only root can run commands on the host as another user")
+
+// CheckUser says whether commands can run as this user.
+func CheckUser(name string) error {
+	if os.Geteuid() == 0 || name == "" || name == User() {
+		return nil
+	}
+	if u, err := user.Lookup(name); err == nil && u.Uid == User() {
+		return nil
+	}
+	return fmt.Errorf("%w: this is %s, not %s", ErrNotRoot, userName(), name)
+}
+
+// instance is a keeper's handle, less what cannot be done on the host.
+type instance struct {
+	*keeper.Handle
+	notes []string
+}
+
+var _ backend.Instance = (*instance)(nil)
+
+// Ready waits until the guest agent is started.
+func (i *instance) Ready(ctx context.Context) ([]string, error) {
+	more, err := i.Handle.Ready(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return append(i.notes, more...), nil
+}
+
+var errNoFreezing = fmt.Errorf("%w: processes on the host can be neither frozen nor saved", backend.ErrUnsupported)
+
+// Pause is not possible: a stopped process is not a frozen one, since its
+// parent sees it stop.
+func (i *instance) Pause(context.Context) error { return errNoFreezing }
+
+// Resume is not possible.
+func (i *instance) Resume(context.Context) error { return errNoFreezing }
+
+// Checkpoint is not possible.
+func (i *instance) Checkpoint(context.Context, string) error { return errNoFreezing }
