@@ -94,7 +94,8 @@ func (s guestService) Events(ctx context.Context, req *connect.Request[ravi.Even
 }
 
 func (s guestService) Kill(ctx context.Context, req *connect.Request[ravi.KillRequest]) (*connect.Response[ravi.KillResponse], error) {
-	p, err := s.procs.find(req.Msg.GetProcess(), false)
+	// One that has ended may have left others behind, which its mark finds.
+	p, err := s.procs.find(req.Msg.GetProcess(), true)
 	if err != nil {
 		return nil, rpcError(err)
 	}

@@ -35,7 +35,7 @@ func testContext(t *testing.T) context.Context {
 }
 
 // testAccounts makes users root, user (1000) and their groups.
-func testAccounts(t *testing.T, home string) accounts {
+func testAccounts(t testing.TB, home string) accounts {
 	t.Helper()
 	dir := t.TempDir()
 	a := accounts{passwd: filepath.Join(dir, "passwd"), group: filepath.Join(dir, "group")}
@@ -58,7 +58,7 @@ type guestTest struct {
 	home   string
 }
 
-func startGuest(t *testing.T, opts Options) *guestTest {
+func startGuest(t testing.TB, opts Options) *guestTest {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("SKIP-FEATURE: the guest agent is root in its sandbox, and these tests start processes of other users")
@@ -71,7 +71,7 @@ func startGuest(t *testing.T, opts Options) *guestTest {
 	s := New(opts)
 	ours, theirs := socketpair(t)
 	served := make(chan error, 1)
-	go func() { served <- s.ServeLink(theirs) }()
+	go func() { served <- s.ServeLink(theirs, "") }()
 	c := guestapi.NewLinkClient(ours)
 	t.Cleanup(func() {
 		c.HTTP.CloseIdleConnections()
@@ -87,7 +87,7 @@ func startGuest(t *testing.T, opts Options) *guestTest {
 }
 
 // homeDir is a home of user 1000, which every parent lets it reach.
-func homeDir(t *testing.T) string {
+func homeDir(t testing.TB) string {
 	t.Helper()
 	home, err := os.MkdirTemp("", "guest-home-")
 	if err != nil {
@@ -104,7 +104,7 @@ func homeDir(t *testing.T) string {
 	return home
 }
 
-func socketpair(t *testing.T) (net.Conn, net.Conn) {
+func socketpair(t testing.TB) (net.Conn, net.Conn) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -129,7 +129,7 @@ func (g *guestTest) tcp(t *testing.T) string {
 
 // run is a process as a client sees it.
 type run struct {
-	t      *testing.T
+	t      testing.TB
 	next   func() (*process.ProcessEvent, error)
 	close  func() error
 	pid    uint32
@@ -144,7 +144,7 @@ func sh(script string) *process.StartRequest {
 	return &process.StartRequest{Process: &process.ProcessConfig{Cmd: "/bin/sh", Args: []string{"-c", script}}}
 }
 
-func (g *guestTest) start(t *testing.T, ctx context.Context, msg *process.StartRequest, headers ...string) *run {
+func (g *guestTest) start(t testing.TB, ctx context.Context, msg *process.StartRequest, headers ...string) *run {
 	t.Helper()
 	r, err := g.tryStart(t, ctx, msg, headers...)
 	if err != nil {
@@ -153,7 +153,7 @@ func (g *guestTest) start(t *testing.T, ctx context.Context, msg *process.StartR
 	return r
 }
 
-func (g *guestTest) tryStart(t *testing.T, ctx context.Context, msg *process.StartRequest, headers ...string) (*run, error) {
+func (g *guestTest) tryStart(t testing.TB, ctx context.Context, msg *process.StartRequest, headers ...string) (*run, error) {
 	t.Helper()
 	req := connect.NewRequest(msg)
 	for i := 0; i < len(headers); i += 2 {
@@ -189,7 +189,7 @@ func (g *guestTest) connect(t *testing.T, ctx context.Context, pid uint32) *run 
 	return r
 }
 
-func newRun(t *testing.T, closeStream func() error, next func() (*process.ProcessEvent, error)) (*run, error) {
+func newRun(t testing.TB, closeStream func() error, next func() (*process.ProcessEvent, error)) (*run, error) {
 	r := &run{t: t, next: next, close: closeStream}
 	ev, err := next()
 	if err != nil {

@@ -189,6 +189,7 @@ func (p *proc) wire(spec startSpec, attr *syscall.ProcAttr) (*wiring, error) {
 		}
 		w.child = append(w.child, wr)
 		w.sources[kind] = r
+		widen(r)
 		files[i+1] = wr
 	}
 	for _, f := range files {
@@ -199,6 +200,17 @@ func (p *proc) wire(spec startSpec, attr *syscall.ProcAttr) (*wiring, error) {
 		attr.Files = append(attr.Files, fd)
 	}
 	return w, nil
+}
+
+// maxPipe is the largest size that a pipe may have without special rights.
+const maxPipe = 1 << 20
+
+// widen gives a pipe more room, so that both sides have to wait less often. A
+// kernel that does not want to leaves it as it was, which is as right.
+func widen(f *os.File) {
+	if raw, err := f.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { _, _ = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, maxPipe) })
+	}
 }
 
 // blockingFd makes f what a program expects its standard descriptors to be:
@@ -285,10 +297,9 @@ func (p *proc) drain(kind stream, f *os.File) (end bool) {
 	if err != nil {
 		return true
 	}
-	const most = 1 << 20 // the largest size of a pipe
 	total := 0
 	_ = raw.Control(func(fd uintptr) {
-		for total < most {
+		for total < maxPipe {
 			buf := make([]byte, guestapi.MaxPTYChunk)
 			n, err := unix.Read(int(fd), buf)
 			if errors.Is(err, unix.EINTR) {

@@ -116,7 +116,7 @@ func (w *watch) err() error {
 // add watches a directory and, if recursive, those in it. What it finds in a
 // directory that is new is handed to found: it may have been made before the
 // watch was.
-func (w *watch) add(rel string, found func(rel string)) error {
+func (w *watch) add(rel string, found func(rel string, e fs.DirEntry)) error {
 	var wd int
 	var err error
 	// Control fails once the watch is closed, when the number may be another file's.
@@ -142,7 +142,7 @@ func (w *watch) add(rel string, found func(rel string)) error {
 	for _, e := range entries {
 		name := filepath.Join(rel, e.Name())
 		if found != nil {
-			found(name)
+			found(name, e)
 		}
 		if !e.IsDir() {
 			continue
@@ -267,13 +267,20 @@ func (w *watch) tellNewDir(rel string) error {
 	}
 	// The watch is there before the event is told: who acts on the event can
 	// rely on it. What was made in between is told after it.
-	var inside []string
-	err := w.add(rel, func(name string) { inside = append(inside, name) })
-	w.tell(rel, filesystem.EventType_EVENT_TYPE_CREATE)
-	for _, name := range inside {
-		if upload, _ := uploadName(filepath.Base(name)); !upload {
-			w.tell(name, filesystem.EventType_EVENT_TYPE_CREATE)
+	var inside []change
+	err := w.add(rel, func(name string, e fs.DirEntry) {
+		if upload, _ := uploadName(e.Name()); upload {
+			return
 		}
+		inside = append(inside, change{name, filesystem.EventType_EVENT_TYPE_CREATE})
+		// A file that has content has been written to, and by now unseen.
+		if info, err := e.Info(); err == nil && info.Mode().IsRegular() && info.Size() > 0 {
+			inside = append(inside, change{name, filesystem.EventType_EVENT_TYPE_WRITE})
+		}
+	})
+	w.tell(rel, filesystem.EventType_EVENT_TYPE_CREATE)
+	for _, ev := range inside {
+		w.tell(ev.name, ev.kind)
 	}
 	if err != nil && !vanished(err) {
 		return err
