@@ -76,7 +76,7 @@ func entry(e *filesystem.EntryInfo) Entry {
 
 // Stat describes one path, without following a final link.
 func (f Files) Stat(ctx context.Context, path string) (Entry, error) {
-	r, err := f.s.client.Filesystem.Stat(ctx, ask(f, &filesystem.StatRequest{Path: path}))
+	r, err := f.s.client.Filesystem.Stat(ctx, ask(f, &filesystem.StatRequest{Path: f.s.guestPath(path)}))
 	if err != nil {
 		return Entry{}, f.s.explain(ctx, err)
 	}
@@ -85,7 +85,7 @@ func (f Files) Stat(ctx context.Context, path string) (Entry, error) {
 
 // List lists a folder, depth levels deep (at least 1).
 func (f Files) List(ctx context.Context, path string, depth int) ([]Entry, error) {
-	r, err := f.s.client.Filesystem.ListDir(ctx, ask(f, &filesystem.ListDirRequest{Path: path, Depth: uint32(max(depth, 1))}))
+	r, err := f.s.client.Filesystem.ListDir(ctx, ask(f, &filesystem.ListDirRequest{Path: f.s.guestPath(path), Depth: uint32(max(depth, 1))}))
 	if err != nil {
 		return nil, f.s.explain(ctx, err)
 	}
@@ -98,25 +98,25 @@ func (f Files) List(ctx context.Context, path string, depth int) ([]Entry, error
 
 // MakeDir makes a folder and those above it.
 func (f Files) MakeDir(ctx context.Context, path string) error {
-	_, err := f.s.client.Filesystem.MakeDir(ctx, ask(f, &filesystem.MakeDirRequest{Path: path}))
+	_, err := f.s.client.Filesystem.MakeDir(ctx, ask(f, &filesystem.MakeDirRequest{Path: f.s.guestPath(path)}))
 	return f.s.explain(ctx, err)
 }
 
 // Move renames from to to.
 func (f Files) Move(ctx context.Context, from, to string) error {
-	_, err := f.s.client.Filesystem.Move(ctx, ask(f, &filesystem.MoveRequest{Source: from, Destination: to}))
+	_, err := f.s.client.Filesystem.Move(ctx, ask(f, &filesystem.MoveRequest{Source: f.s.guestPath(from), Destination: f.s.guestPath(to)}))
 	return f.s.explain(ctx, err)
 }
 
 // Remove removes a path and all below it. One that is not there is no error.
 func (f Files) Remove(ctx context.Context, path string) error {
-	_, err := f.s.client.Filesystem.Remove(ctx, ask(f, &filesystem.RemoveRequest{Path: path}))
+	_, err := f.s.client.Filesystem.Remove(ctx, ask(f, &filesystem.RemoveRequest{Path: f.s.guestPath(path)}))
 	return f.s.explain(ctx, err)
 }
 
 // Watch reports changes below a folder until ctx ends; then events is closed.
 func (f Files) Watch(ctx context.Context, path string, recursive bool) (events <-chan Event, err error) {
-	st, err := f.s.client.Filesystem.WatchDir(ctx, ask(f, &filesystem.WatchDirRequest{Path: path, Recursive: recursive}))
+	st, err := f.s.client.Filesystem.WatchDir(ctx, ask(f, &filesystem.WatchDirRequest{Path: f.s.guestPath(path), Recursive: recursive}))
 	if err != nil {
 		return nil, f.s.explain(ctx, err)
 	}
@@ -187,7 +187,7 @@ func (f Files) Untar(ctx context.Context, path string, r io.Reader) error {
 }
 
 func (f Files) url(at, path string) string {
-	q := url.Values{"path": {path}, "username": {f.user}}
+	q := url.Values{"path": {f.s.guestPath(path)}, "username": {f.user}}
 	return "http://guest" + at + "?" + q.Encode()
 }
 

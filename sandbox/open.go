@@ -15,6 +15,7 @@ import (
 
 	"ravi/internal/backend"
 	"ravi/internal/backend/gvisor"
+	"ravi/internal/backend/host"
 	"ravi/internal/guestapi"
 	"ravi/internal/keeper"
 	"ravi/internal/programs"
@@ -35,8 +36,10 @@ type Sandbox struct {
 	cfg       Config
 	backend   string
 	workspace string // real path on the host; empty: none
+	root      string // the workspace as the sandbox sees it
 	volumes   []Volume
 	user      string
+	env       map[string]string // for the caller's own commands; host backend only
 	inst      backend.Instance
 	client    *guestapi.Client
 	record    Recorder
@@ -123,8 +126,8 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (*S
 	if err != nil {
 		return fail("backend", err, "")
 	}
-	if cfg.AllowNet.All || len(cfg.AllowNet.Rules) > 0 {
-		return fail("config", errors.New("allow_net: a sandbox cannot have a network yet"), "set allow_net to false")
+	if err := checkNet(cfg, name); err != nil {
+		return fail("config", err, "set allow_net to false")
 	}
 	if o.home == "" {
 		if o.home, err = defaultHome(); err != nil {
@@ -134,12 +137,15 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (*S
 	if o.home, err = filepath.Abs(o.home); err != nil {
 		return fail("config", err, "")
 	}
-	sb := &Sandbox{ID: NewID(), cfg: cfg, backend: name, record: o.recorder, user: "user"}
+	sb := &Sandbox{ID: NewID(), cfg: cfg, backend: name, record: o.recorder, root: guestWorkspace, user: "user"}
+	dir := filepath.Join(o.home, "sandboxes", sb.ID)
+	if name == BackendHost {
+		sb.onHost(dir)
+	}
 	mounts, err := sb.mounts(o.home, workspace)
 	if err != nil {
 		return fail("workspace", err, "")
 	}
-	dir := filepath.Join(o.home, "sandboxes", sb.ID)
 	if sb.record != nil {
 		if err := sb.record.Creating(ctx, Info{ID: sb.ID, Backend: name, Image: cfg.Image, Dir: dir, Workspace: sb.workspace, Config: cfg}); err != nil {
 			return fail("create", fmt.Errorf("recording the sandbox: %w", err), "")
@@ -197,6 +203,8 @@ func pick(cfg Config) (backend.Backend, string, error) {
 	switch cfg.Backend {
 	case BackendAuto, BackendGVisor:
 		return gvisor.Backend{}, BackendGVisor, nil
+	case BackendHost, BackendNone:
+		return host.Backend{}, BackendHost, nil
 	case BackendMicroVM, BackendBoxlite, BackendDocker, BackendE2B:
 		return nil, "", &InitError{Stage: "backend",
 			Err:  fmt.Errorf("%w: %s is known, but this version of Ravi cannot make it", backend.ErrUnavailable, cfg.Backend),
@@ -211,6 +219,8 @@ func hintFor(err error) string {
 		return "build ravi with `make build`, and put it in PATH or set " + programs.EnvProgram
 	case errors.Is(err, rootfs.ErrUnknownImage):
 		return `use the image "host", which is the host's own tools`
+	case errors.Is(err, backend.ErrUnsupported):
+		return `use the backend "gvisor"`
 	}
 	return ""
 }
@@ -275,6 +285,12 @@ func (s *Sandbox) explain(ctx context.Context, err error) error {
 func (s *Sandbox) endError() error {
 	return &EndError{Reason: s.inst.End().Reason, MemoryMiB: s.cfg.MemoryMiB}
 }
+
+// Workspace is the folder in which commands run, as the sandbox sees it.
+func (s *Sandbox) Workspace() string { return s.root }
+
+// User is who commands run as that name nobody.
+func (s *Sandbox) User() string { return s.user }
 
 // Backend is the name of the backend that made it.
 func (s *Sandbox) Backend() string { return s.backend }

@@ -31,7 +31,10 @@ func (s *Sandbox) mounts(home, workspace string) ([]backend.Mount, error) {
 			return nil, fmt.Errorf("the workspace %s is not a folder", workspace)
 		}
 		s.workspace = real
-		out = append(out, backend.Mount{Host: real, Guest: guestWorkspace, Own: true, Overlay: s.cfg.Workspace == WorkspaceOverlay})
+		if s.backend == BackendHost {
+			s.root = real
+		}
+		out = append(out, backend.Mount{Host: real, Guest: s.root, Own: true, Overlay: s.cfg.Workspace == WorkspaceOverlay})
 	}
 	for _, v := range s.cfg.ExtraVolumes {
 		real, err := s.hostPath(home, "volume", v.Host)
@@ -86,10 +89,10 @@ func unwrapPath(err error) error {
 func (s *Sandbox) guestDir(dir string) (string, error) {
 	switch {
 	case dir == "":
-		return guestWorkspace, nil
+		return s.root, nil
 	case !filepath.IsAbs(dir):
-		p := filepath.Join(guestWorkspace, dir)
-		if !within(p, guestWorkspace) {
+		p := filepath.Join(s.root, dir)
+		if !within(p, s.root) {
 			return "", fmt.Errorf("%s is outside the workspace: %w", dir, ErrOutside)
 		}
 		return p, nil
@@ -101,7 +104,7 @@ func (s *Sandbox) guestDir(dir string) (string, error) {
 	}
 	for _, p := range []string{clean, real} {
 		if s.workspace != "" && within(p, s.workspace) {
-			return filepath.Join(guestWorkspace, strings.TrimPrefix(p, s.workspace)), nil
+			return filepath.Join(s.root, strings.TrimPrefix(p, s.workspace)), nil
 		}
 		for _, v := range s.volumes {
 			if within(p, v.Host) {
@@ -109,8 +112,8 @@ func (s *Sandbox) guestDir(dir string) (string, error) {
 			}
 		}
 	}
-	if within(clean, guestWorkspace) {
-		return clean, nil
+	if within(clean, guestWorkspace) || within(clean, s.root) {
+		return s.guestPath(clean), nil
 	}
 	for _, v := range s.volumes {
 		if within(clean, v.Guest) {

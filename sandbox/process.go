@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"strings"
 	"sync"
 	"syscall"
@@ -192,7 +193,10 @@ func (s *Sandbox) request(c Cmd) (*connect.Request[process.StartRequest], error)
 			return nil, fmt.Errorf("%w: an argument is not UTF-8", ErrBadCommand)
 		}
 	}
-	dir := c.GuestDir
+	if err := s.checkUser(c.User); err != nil {
+		return nil, err
+	}
+	dir := s.guestPath(c.GuestDir)
 	if dir == "" {
 		var err error
 		if dir, err = s.guestDir(c.Dir); err != nil {
@@ -204,6 +208,7 @@ func (s *Sandbox) request(c Cmd) (*connect.Request[process.StartRequest], error)
 		Process: &process.ProcessConfig{Cmd: args[0], Args: args[1:], Cwd: &dir, Envs: map[string]string{}},
 		Stdin:   &stdin,
 	}
+	maps.Copy(m.Process.Envs, s.baseEnv(c.User))
 	for k, v := range c.Env {
 		switch {
 		case k == "" || strings.ContainsAny(k, "=\x00") || !utf8.ValidString(k):

@@ -121,6 +121,10 @@ func (s *Server) serveEnvs(w http.ResponseWriter, _ *http.Request) {
 // defaultPath is used when the agent itself was given none.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+// roomName is the variable by which the processes of a sandbox without a
+// process namespace are known. Whoever is born with it passes it on.
+const roomName = "RAVI_SANDBOX"
+
 // environment builds a process's variables: PATH of the agent, what belongs
 // to the user, what /init set, what the call sets. Later ones win.
 func (s *Server) environment(user account, envs map[string]string, raw map[string][]byte) ([]string, error) {
@@ -148,6 +152,9 @@ func (s *Server) environment(user account, envs map[string]string, raw map[strin
 		vars[name] = string(value)
 	}
 	delete(vars, markName)
+	if id := os.Getenv(roomName); id != "" {
+		vars[roomName] = id
+	}
 	out := make([]string, 0, len(vars)+1)
 	for _, name := range slices.Sorted(maps.Keys(vars)) {
 		out = append(out, name+"="+vars[name])

@@ -53,7 +53,7 @@ func (s *state) save(ctx context.Context, final bool) error {
 	if !final {
 		opt.Last = s.last
 	}
-	c, err := s.base.Capture(ctx, guest{s.sb}, gitbox.DefaultLayout, opt, f)
+	c, err := s.base.Capture(ctx, guest{s.sb}, s.layout(), opt, f)
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}

@@ -289,14 +289,24 @@ func first(n gitbox.Names) string {
 	return strings.Join(n.First[:most], ", ") + ", …"
 }
 
+// layout says where the repository is in the sandbox. On the host itself that
+// is the sandbox's own directory, and there is only the caller to be anybody.
+func (s *state) layout() gitbox.Layout {
+	if s.sb.Backend() != sandbox.BackendHost {
+		return gitbox.DefaultLayout
+	}
+	work := s.sb.Workspace()
+	return gitbox.Layout{Work: work, Private: filepath.Join(filepath.Dir(work), "private"), User: s.sb.User(), Root: s.sb.User()}
+}
+
 func (s *state) enter(ctx context.Context) error {
-	if err := s.base.Enter(ctx, guest{s.sb}, gitbox.DefaultLayout); err != nil {
+	if err := s.base.Enter(ctx, guest{s.sb}, s.layout()); err != nil {
 		return err
 	}
 	if s.Task == "" {
 		return nil
 	}
-	return s.sb.Files().Write(ctx, gitbox.DefaultLayout.Work+"/"+TaskTextFile, strings.NewReader(s.Task))
+	return s.sb.Files().Write(ctx, s.layout().Work+"/"+TaskTextFile, strings.NewReader(s.Task))
 }
 
 // command runs the user's command and notes how it ended.
