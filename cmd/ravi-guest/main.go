@@ -71,7 +71,7 @@ func serve(args []string, stdout io.Writer) error {
 		MemoryLimit: limit,
 		Switch:      init && os.Geteuid() == 0,
 	}
-	if os.Geteuid() == 0 {
+	if init && os.Geteuid() == 0 {
 		opts.RunDir = "/run/ravi"
 		opts.SpoolDir = "/run/ravi/spool"
 	}
