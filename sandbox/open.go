@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -249,9 +250,10 @@ func (s *Sandbox) verify(ctx context.Context) error {
 	if err != nil {
 		return &InitError{Stage: "verify", Err: s.explain(ctx, err)}
 	}
-	res.Body.Close()
+	defer res.Body.Close()
 	if res.StatusCode != http.StatusNoContent && res.StatusCode != http.StatusOK {
-		return &InitError{Stage: "verify", Err: fmt.Errorf("its guest agent answered %s", res.Status)}
+		b, _ := io.ReadAll(io.LimitReader(res.Body, 1024)) // the status says enough
+		return &InitError{Stage: "verify", Err: fmt.Errorf("its guest agent answered %s: %s", res.Status, errorText(b))}
 	}
 	return nil
 }

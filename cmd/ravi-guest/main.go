@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ravi/internal/guest"
+	"ravi/internal/guestapi"
 )
 
 // version is set by the linker.
@@ -92,7 +93,9 @@ func serve(args []string, stdout io.Writer) error {
 			return err
 		}
 		s = guest.New(opts)
-		go func() { ended <- s.ServeLink(link) }()
+		token := os.Getenv(guestapi.EnvLinkToken)
+		os.Unsetenv(guestapi.EnvLinkToken)
+		go func() { ended <- s.ServeLink(link, token) }()
 	}
 	select {
 	case err = <-ended:

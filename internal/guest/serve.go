@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"ravi/internal/guestapi"
 )
 
 // LinkFD is the descriptor that a guest is born with.
@@ -33,11 +35,22 @@ func OpenLink(fd int) (net.Conn, error) {
 	return conn, nil
 }
 
-// ServeLink serves the one connection, and returns when it ends.
-func (s *Server) ServeLink(conn net.Conn) error {
+// ServeLink serves the one connection, and returns when it ends. The token
+// divides it into sessions; see guestapi.Sessions.
+func (s *Server) ServeLink(conn net.Conn, token string) error {
+	defer conn.Close()
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
-	return serve(s.Handler(), newOneListener(conn), protocols)
+	sessions := guestapi.NewSessions(conn, token)
+	for c := sessions.First(); ; {
+		if err := serve(s.Handler(), newOneListener(c), protocols); err != nil {
+			return err
+		}
+		var err error
+		if c, err = sessions.Next(); err != nil {
+			return nil
+		}
+	}
 }
 
 // ServeTCP serves a listener on loopback, guarded, with HTTP/1.1 and HTTP/2.

@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/sys/unix"
+
+	"ravi/internal/guestapi"
 )
 
 // How a relay ends, as its exit status.
@@ -45,13 +47,21 @@ func Relay(link, listener *os.File, uid, gid uint32) error {
 	if err := confine(uid, gid); err != nil {
 		return fmt.Errorf("confining the relay: %w", err)
 	}
-	os.Exit(relay(conn, l))
+	os.Exit(relay(conn, l, os.Getenv(guestapi.EnvLinkToken)))
 	return nil
 }
 
 // relay serves the owner on l with what the guest says on conn, until the link
-// ends, and returns the exit status.
-func relay(conn net.Conn, l net.Listener) int {
+// ends, and returns the exit status. A token means that the guest was restored
+// and must begin a new session.
+func relay(conn net.Conn, l net.Listener, token string) int {
+	if token != "" {
+		c, err := guestapi.NewSessions(conn, token).Restart()
+		if err != nil {
+			return relayViolation
+		}
+		conn = c
+	}
 	watched := &watchedConn{Conn: conn, done: make(chan struct{})}
 	transport := &http2.Transport{
 		AllowHTTP:          true,

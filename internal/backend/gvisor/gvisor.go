@@ -9,6 +9,7 @@ package gvisor
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
@@ -19,6 +20,7 @@ import (
 	"syscall"
 
 	"ravi/internal/backend"
+	"ravi/internal/guestapi"
 	"ravi/internal/keeper"
 	"ravi/internal/programs"
 	"ravi/internal/rootfs"
@@ -79,6 +81,14 @@ func (Backend) Create(ctx context.Context, s backend.Spec) (backend.Instance, er
 		Checkpoint: s.Checkpoint,
 		Debug:      os.Getenv("RAVI_GVISOR_DEBUG"),
 	}
+	if s.Checkpoint == "" {
+		req.LinkToken = rand.Text()
+	} else if old, err := readSaved(s.Checkpoint); err != nil {
+		return nil, err
+	} else {
+		req.LinkToken = old.LinkToken
+	}
+	req.Env = append(req.Env, guestapi.EnvLinkToken+"="+req.LinkToken)
 	for _, m := range s.Mounts {
 		gm := Mount{Host: m.Host, Guest: m.Guest, ReadOnly: m.ReadOnly, Overlay: m.Overlay, Mapped: m.Own}
 		if m.Own {
@@ -111,6 +121,7 @@ func (Backend) Create(ctx context.Context, s backend.Spec) (backend.Instance, er
 		ID: s.ID, Dir: s.Dir,
 		Maker: progs.Ravi, MakerArgs: []string{MakerName}, Request: b,
 		Cgroup: req.Cgroup, Grace: s.Grace,
+		LinkToken: req.LinkToken, Resume: s.Checkpoint != "",
 	}
 	if !rootless {
 		plan.RelayUID = req.IDBase + idCount

@@ -30,6 +30,8 @@ type Request struct {
 	Rootless  bool    `json:"rootless"`  // the maker is root of a user namespace only
 	// Debug is a directory for the kernel's own logs; empty: none.
 	Debug string `json:"debug,omitempty"`
+	// LinkToken divides the link into sessions.
+	LinkToken string `json:"link_token"`
 	// Checkpoint is where to restore from.
 	Checkpoint string `json:"checkpoint,omitempty"`
 }

@@ -12,6 +12,7 @@ import (
 	"gvisor.dev/gvisor/runsc/flag"
 	"gvisor.dev/gvisor/runsc/sandbox"
 	"gvisor.dev/gvisor/runsc/specutils"
+	"gvisor.dev/gvisor/runsc/version"
 
 	"ravi/internal/backend/gvisor"
 )
@@ -55,7 +56,7 @@ func create(r gvisor.Request, link *os.File) (notes []string, err error) {
 		return nil, fmt.Errorf("the sandbox's specification: %w", err)
 	}
 	if r.Checkpoint != "" {
-		if err := checkSaved(r.Checkpoint, r); err != nil {
+		if err := gvisor.CheckSaved(r.Checkpoint, r, version.Version()); err != nil {
 			return nil, err
 		}
 	}
@@ -102,7 +103,7 @@ func operate(op, dir string, r gvisor.Request) error {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
-		if err := save(dir, r); err != nil {
+		if err := gvisor.Save(dir, r, version.Version()); err != nil {
 			return err
 		}
 		return c.Checkpoint(conf, dir, sandbox.CheckpointOpts{Resume: true})
@@ -135,7 +136,7 @@ func kernelConfig(r gvisor.Request, overlay string) (*config.Config, error) {
 		"net-raw":       "false",
 		"host-settings": "ignore",
 		// A restored sandbox has its own range of host ids, and so a different
-		// specification; what must be the same is checked by checkSaved.
+		// specification; what must be the same is checked by CheckSaved.
 		"restore-spec-validation": "ignore",
 		// One binary holds all of gVisor; see docs/decisions/0001.
 		"sidecar-usage-policy": "LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK",

@@ -1,0 +1,189 @@
+package guestapi
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+)
+
+// EnvLinkToken tells the guest agent the token of its link's sessions.
+const EnvLinkToken = "RAVI_LINK_TOKEN"
+
+// Sessions divides a link into sessions, each of which begins anew with the
+// protocol's first byte. A sandbox that was restored from a checkpoint
+// remembers a session with a keeper that is no more, in the middle of some
+// message. So its new keeper writes the link's token, which is random and in
+// nothing else that is sent; the guest ends the old session there, answers
+// with the token, and both begin again.
+type Sessions struct {
+	conn  net.Conn
+	token []byte
+
+	rest []byte // read, and not yet delivered
+
+	mu      sync.Mutex // guards writing and current
+	current *session
+}
+
+// NewSessions divides conn by token. An empty token means one session only.
+func NewSessions(conn net.Conn, token string) *Sessions {
+	return &Sessions{conn: conn, token: []byte(token)}
+}
+
+// First is the session that begins with the link.
+func (s *Sessions) First() net.Conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.begin()
+}
+
+func (s *Sessions) begin() net.Conn {
+	s.current = &session{Conn: s.conn, all: s, over: make(chan struct{})}
+	return s.current
+}
+
+// Next waits for the end of the present session. If the token ended it, the
+// token is sent back and the next session returned; else the error is the
+// link's end.
+func (s *Sessions) Next() (net.Conn, error) {
+	<-s.current.over
+	if !s.current.followed.Load() {
+		return nil, io.EOF
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, err := s.conn.Write(s.token); err != nil {
+		return nil, err
+	}
+	return s.begin(), nil
+}
+
+// Restart is the keeper's side: it asks for a new session and waits for it.
+// What the guest still sent of the old one is dropped, up to a bound.
+func (s *Sessions) Restart() (net.Conn, error) {
+	if len(s.token) == 0 {
+		return nil, errors.New("the link has no token")
+	}
+	if _, err := s.conn.Write(s.token); err != nil {
+		return nil, err
+	}
+	const most = 64 << 20
+	buf := make([]byte, 64<<10)
+	var held []byte
+	for dropped := 0; dropped < most; {
+		n, err := s.conn.Read(buf)
+		held = append(held, buf[:n]...)
+		if i := bytes.Index(held, s.token); i >= 0 {
+			return &prefixed{Conn: s.conn, rest: held[i+len(s.token):]}, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if over := len(held) - len(s.token); over > 0 {
+			dropped += over
+			held = append(held[:0], held[over:]...)
+		}
+	}
+	return nil, errors.New("the guest does not begin a new session")
+}
+
+// prefixed is a connection of which some bytes were read already.
+type prefixed struct {
+	net.Conn
+	rest []byte
+}
+
+func (p *prefixed) Read(b []byte) (int, error) {
+	if len(p.rest) > 0 {
+		n := copy(b, p.rest)
+		p.rest = p.rest[n:]
+		return n, nil
+	}
+	return p.Conn.Read(b)
+}
+
+// session is one session of a link, on the guest's side.
+type session struct {
+	net.Conn
+	all      *Sessions
+	once     sync.Once
+	over     chan struct{}
+	followed atomic.Bool
+}
+
+func (c *session) Read(b []byte) (int, error) {
+	s := c.all
+	if len(b) == 0 {
+		return 0, nil
+	}
+	for {
+		if n, ended := s.deliver(b); n > 0 {
+			return n, nil
+		} else if ended {
+			c.followed.Store(true)
+			c.end()
+			return 0, io.EOF
+		}
+		chunk := make([]byte, max(len(b), len(s.token)))
+		n, err := s.conn.Read(chunk)
+		s.rest = append(s.rest, chunk[:n]...)
+		if err != nil {
+			if n := copy(b, s.rest); n > 0 {
+				s.rest = s.rest[n:]
+				return n, nil
+			}
+			c.end()
+			return 0, err
+		}
+	}
+}
+
+// deliver hands out what certainly lies before a token; ended says that the
+// token is next.
+func (s *Sessions) deliver(b []byte) (n int, ended bool) {
+	free := len(s.rest)
+	if len(s.token) > 0 {
+		if i := bytes.Index(s.rest, s.token); i == 0 {
+			s.rest = s.rest[len(s.token):]
+			return 0, true
+		} else if i > 0 {
+			free = i
+		} else {
+			free -= begins(s.rest, s.token)
+		}
+	}
+	n = copy(b, s.rest[:free])
+	s.rest = s.rest[n:]
+	return n, false
+}
+
+// begins is the length of the longest end of b that a token may begin with.
+func begins(b, token []byte) int {
+	for n := min(len(b), len(token)-1); n > 0; n-- {
+		if bytes.HasPrefix(token, b[len(b)-n:]) {
+			return n
+		}
+	}
+	return 0
+}
+
+func (c *session) Write(b []byte) (int, error) {
+	c.all.mu.Lock()
+	defer c.all.mu.Unlock()
+	if c.all.current != c || c.followed.Load() {
+		return 0, net.ErrClosed
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *session) end() { c.once.Do(func() { close(c.over) }) }
+
+// Close ends the session. The link itself stays open for the next one, and is
+// closed by whoever owns it.
+func (c *session) Close() error {
+	c.end()
+	return nil
+}
