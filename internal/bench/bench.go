@@ -1,0 +1,367 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"ravi/internal/backend"
+	"ravi/internal/rootfs"
+	"ravi/internal/store"
+	"ravi/sandbox"
+)
+
+// Options say what to measure, and how often.
+type Options struct {
+	Home    string
+	Store   *store.Store
+	Program string // the program ravi
+	Version string
+	Runs    int
+	// Only are the measures to take, and Beside the programs to compare with;
+	// nil means all, and an empty Beside none.
+	Only, Beside []string
+	// Step begins a step that is shown to the user; what it gives ends it.
+	Step func(name string) (done func(error))
+}
+
+// measure is one kind of number.
+type measure struct {
+	name, title, unit string
+	higherIsBetter    bool
+}
+
+// measures are all there are, in the order in which they are shown.
+var measures = []measure{
+	{name: "create", title: "create, ms", unit: "ms"},
+	{name: "first", title: "first output, ms", unit: "ms"},
+	{name: "exec", title: "exec /bin/true, ms", unit: "ms"},
+	{name: "spawn", title: "spawn inside, ms", unit: "ms"},
+	{name: "output", title: "20 MB output, MB/s", unit: "MB/s", higherIsBetter: true},
+	{name: "write", title: "write 64 MB, MB/s", unit: "MB/s", higherIsBetter: true},
+	{name: "read", title: "read 64 MB, MB/s", unit: "MB/s", higherIsBetter: true},
+	{name: "clone", title: "clone 5k files, ms", unit: "ms"},
+	{name: "memory", title: "idle memory, MB", unit: "MB"},
+	{name: "storm", title: "50 at once, each ms", unit: "ms"},
+	{name: "storm_all", title: "50 at once, all ms", unit: "ms"},
+	{name: "version", title: "ravi --version, ms", unit: "ms"},
+}
+
+func titleOf(name string) string {
+	for _, m := range measures {
+		if m.name == name {
+			return m.title
+		}
+	}
+	return name
+}
+
+// Measures are the names for Options.Only.
+func Measures() []string {
+	var out []string
+	for _, m := range measures {
+		if m.name != "storm_all" { // comes with storm
+			out = append(out, m.name)
+		}
+	}
+	return out
+}
+
+// Besides are the names for Options.Beside.
+func Besides() []string { return []string{besideRunsc, besideDocker, besidePodman, besideBwrap} }
+
+// ErrOptions says that the options make no sense.
+var ErrOptions = errors.New("nothing to measure like that")
+
+// Validate says what is wrong with the options, or nil.
+func (o Options) Validate() error {
+	if o.Runs < 1 || o.Runs > 10_000 {
+		return fmt.Errorf("%w: %d runs: it is 1 to 10000", ErrOptions, o.Runs)
+	}
+	if o.Only != nil && len(o.Only) == 0 {
+		return fmt.Errorf("%w: no measure is named: it is %s", ErrOptions, strings.Join(Measures(), ", "))
+	}
+	for _, x := range []struct {
+		what         string
+		given, known []string
+	}{{"measure", o.Only, Measures()}, {"program to compare with", o.Beside, Besides()}} {
+		for _, name := range x.given {
+			if !slices.Contains(x.known, name) {
+				return fmt.Errorf("%w: there is no %s %q: it is %s", ErrOptions, x.what, name, strings.Join(x.known, ", "))
+			}
+		}
+	}
+	return nil
+}
+
+// cold is how long it took from nothing until something was there. A create of
+// 0 means that only the first output can be seen.
+type cold struct{ create, first time.Duration }
+
+// contender is a way to run a command apart from the host.
+type contender interface {
+	by() string
+	// cold makes one, runs a command in it, and ends it.
+	cold(context.Context) (cold, error)
+	// open makes one that lives.
+	open(context.Context) (session, error)
+}
+
+// session is one that lives. Closing it must work after the end of a context.
+type session interface {
+	exec(context.Context) (time.Duration, error)
+	pid() int // the ancestor of all processes that it needs
+	close(context.Context) error
+}
+
+var (
+	_ contender = (*box)(nil)
+	_ contender = (*engine)(nil)
+	_ session   = (*boxSession)(nil)
+	_ session   = (*engineSession)(nil)
+)
+
+// bench is one run.
+type bench struct {
+	Options
+	dir     string
+	image   image
+	report  *Report
+	boxes   []*box
+	engines []*engine
+}
+
+// Run measures. It removes all that it made, also when ctx ends.
+func Run(ctx context.Context, o Options) (report *Report, err error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	b := &bench{Options: o, report: &Report{Version: o.Version, Started: time.Now().UTC(), Runs: o.Runs, Results: []Result{}, Skipped: []Skip{}}}
+	if b.report.Machine, err = thisMachine(); err != nil {
+		return nil, err
+	}
+	if b.report.Load[0], err = load(); err != nil {
+		return nil, err
+	}
+	dir, err := newWorkDir(o.Home)
+	if err != nil {
+		return nil, fmt.Errorf("making a place for the benchmark: %w", err)
+	}
+	b.dir = dir.path
+	defer func() {
+		clean, cancel := cleaning(ctx)
+		defer cancel()
+		err = errors.Join(err, b.close(clean), dir.remove())
+	}()
+	if err := b.measure(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err() // what failed then, failed by that
+		}
+		return nil, err
+	}
+	if b.report.Load[1], err = load(); err != nil {
+		return nil, err
+	}
+	b.report.Seconds = time.Since(b.report.Started).Seconds()
+	b.report.finish()
+	return b.report, nil
+}
+
+// cleaning is a context to clean up in, whatever became of ctx.
+func cleaning(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+}
+
+func (b *bench) close(ctx context.Context) error {
+	var errs []error
+	for _, e := range b.engines {
+		if e.close != nil {
+			errs = append(errs, e.close(ctx))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (b *bench) measure(ctx context.Context) error {
+	if err := b.prepare(ctx); err != nil {
+		return err
+	}
+	for _, phase := range []struct {
+		step  string
+		of    []string
+		phase func(context.Context) error
+	}{
+		{"from nothing to the first output", []string{"create", "first"}, b.coldStarts},
+		{"commands in a running sandbox", []string{"exec", "spawn"}, b.execs},
+		{"output, and files in and out", []string{"output", "write", "read"}, b.streams},
+		{"cloning a repository", []string{"clone"}, b.clones},
+		{"memory", []string{"memory"}, b.memory},
+		{fmt.Sprintf("%d sandboxes at once", stormSize), []string{"storm"}, b.storm},
+		{"the program's own start", []string{"version"}, b.versions},
+	} {
+		if !b.wantAny(phase.of...) {
+			continue
+		}
+		if err := b.step(phase.step, func() error { return phase.phase(ctx) }); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+func (b *bench) step(name string, do func() error) error {
+	done := b.Step(name)
+	err := do()
+	done(err)
+	return err
+}
+
+func (b *bench) want(name string) bool { return b.Only == nil || slices.Contains(b.Only, name) }
+
+func (b *bench) wantAny(names ...string) bool { return slices.ContainsFunc(names, b.want) }
+
+// prepare finds out who can be measured here. Each makes one that does not
+// count: the first of anything pays for cold caches.
+func (b *bench) prepare(ctx context.Context) error {
+	root, err := rootfs.Prepare(b.Home, rootfs.HostImage)
+	if err != nil {
+		return err
+	}
+	b.image = image{dir: filepath.Join(b.dir, "image"), host: root.Host}
+	if err := os.CopyFS(b.image.dir, os.DirFS(root.Dir)); err != nil {
+		return fmt.Errorf("copying the image: %w", err)
+	}
+	if slices.Equal(b.Only, []string{"version"}) {
+		return nil // it needs nobody
+	}
+	record := &recorder{store: b.Store, keepers: map[string]int{}}
+	for _, name := range []string{sandbox.BackendGVisor, sandbox.BackendHost} {
+		x := &box{backend: name, home: b.Home, record: record}
+		err := b.try(ctx, x.by(), func() error { _, err := x.cold(ctx); return err })
+		if err != nil && name == ours {
+			return err
+		}
+		if !b.skipped(x.by()) {
+			b.boxes = append(b.boxes, x)
+		}
+	}
+	if !b.wantAny("first", "exec", "memory") {
+		return ctx.Err() // nothing in which others take part
+	}
+	for _, name := range Besides() {
+		if b.Beside != nil && !slices.Contains(b.Beside, name) {
+			continue
+		}
+		// That it cannot be compared with is in the report, and no failure.
+		_ = b.try(ctx, name, func() error {
+			e, err := b.engine(ctx, name)
+			if err == nil {
+				b.engines = append(b.engines, e)
+				_, err = e.cold(ctx)
+			}
+			return err
+		})
+	}
+	return ctx.Err()
+}
+
+// try finds out whether somebody can be measured here, and notes why not.
+func (b *bench) try(ctx context.Context, by string, do func() error) (err error) {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	done := b.Step("trying " + by)
+	if err = do(); err != nil {
+		b.skip(by, err)
+	}
+	if errors.Is(err, errMissing) || errors.Is(err, backend.ErrUnavailable) {
+		done(nil)
+		return err
+	}
+	done(err)
+	return err
+}
+
+func (b *bench) engine(ctx context.Context, name string) (*engine, error) {
+	switch name {
+	case besideRunsc:
+		return newRunsc(b.dir, b.Program, b.image), nil
+	case besideBwrap:
+		return newBwrap(b.image)
+	}
+	return newContainers(ctx, name, b.image)
+}
+
+func (b *bench) skip(what string, why error) {
+	b.report.Skipped = append(b.report.Skipped, Skip{What: what, Why: why.Error()})
+}
+
+// skipped says whether a contender did not even do for a trial.
+func (b *bench) skipped(by string) bool {
+	return slices.ContainsFunc(b.report.Skipped, func(s Skip) bool { return s.What == by })
+}
+
+// contenders are all that can be measured here; ours come first.
+func (b *bench) contenders() []contender {
+	var out []contender
+	for _, x := range b.boxes {
+		out = append(out, x)
+	}
+	for _, e := range b.engines {
+		if !b.skipped(e.label) {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// result is where samples of one contender go.
+func (b *bench) result(name, by string) *Result {
+	if x := b.report.find(name, by); x != nil {
+		return x
+	}
+	x := Result{Measure: name, By: by, Better: "lower", Samples: []float64{}}
+	for _, m := range measures {
+		if m.name == name {
+			x.Unit = m.unit
+			if m.higherIsBetter {
+				x.Better = "higher"
+			}
+		}
+	}
+	b.report.Results = append(b.report.Results, x)
+	return &b.report.Results[len(b.report.Results)-1]
+}
+
+func (b *bench) add(name, by string, value float64) {
+	if b.want(name) || name == "storm_all" {
+		x := b.result(name, by)
+		x.Samples = append(x.Samples, value)
+	}
+}
+
+func (b *bench) addTime(name, by string, d time.Duration) {
+	b.add(name, by, float64(d)/float64(time.Millisecond))
+}
+
+// addRate adds a rate in MB a second.
+func (b *bench) addRate(name, by string, bytes int, d time.Duration) {
+	b.add(name, by, float64(bytes)/1e6/d.Seconds())
+}
+
+// fail notes that a try gave nothing.
+func (b *bench) fail(name, by string, err error) {
+	x := b.result(name, by)
+	x.Failures++
+	if x.Error == "" {
+		x.Error = err.Error()
+	}
+}

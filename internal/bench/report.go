@@ -1,0 +1,240 @@
+package bench
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"ravi/internal/term"
+)
+
+// Report is all that a run found.
+type Report struct {
+	Version string     `json:"version"`
+	Machine Machine    `json:"machine"`
+	Started time.Time  `json:"started"`
+	Seconds float64    `json:"seconds"`
+	Load    [2]float64 `json:"load"` // the one-minute average before and after
+	Runs    int        `json:"runs"`
+	Results []Result   `json:"results"`
+	Goals   []Goal     `json:"goals"`
+	Skipped []Skip     `json:"skipped"`
+}
+
+// Result is one thing that was measured of one contender.
+type Result struct {
+	Measure string `json:"measure"`
+	By      string `json:"by"`
+	Unit    string `json:"unit"`
+	Better  string `json:"better"` // lower or higher
+	Summary
+	Samples []float64 `json:"samples"`
+	// Failures is how many tries gave no sample, and Error why the first one
+	// did not.
+	Failures int    `json:"failures"`
+	Error    string `json:"error,omitempty"`
+}
+
+// Skip is what was not measured, and why.
+type Skip struct {
+	What string `json:"what"`
+	Why  string `json:"why"`
+}
+
+// Goal is what a number is meant to reach, against what it was in this run.
+type Goal struct {
+	Name  string  `json:"name"`
+	Found float64 `json:"found"`
+	Bound float64 `json:"bound"`
+	Least bool    `json:"least"` // the bound is a lower one
+	Unit  string  `json:"unit"`
+	Met   bool    `json:"met"`
+}
+
+// Failed says whether anything of Ravi's own could not be measured.
+func (r *Report) Failed() bool {
+	return slices.ContainsFunc(r.Results, func(x Result) bool { return x.Failures > 0 && isOurs(x.By) })
+}
+
+func (r *Report) find(measure, by string) *Result {
+	for i := range r.Results {
+		if x := &r.Results[i]; x.Measure == measure && x.By == by {
+			return x
+		}
+	}
+	return nil
+}
+
+// finish fills in what follows from the samples.
+func (r *Report) finish() {
+	order := func(x Result) int {
+		return slices.IndexFunc(measures, func(m measure) bool { return m.name == x.Measure })
+	}
+	slices.SortStableFunc(r.Results, func(a, b Result) int { return order(a) - order(b) })
+	for i := range r.Results {
+		x := &r.Results[i]
+		x.Summary = summarize(x.Samples, x.Better == "higher")
+	}
+	r.Goals = r.goals()
+}
+
+// goals compares the built-in backend with what it is meant to reach. A goal
+// whose numbers were not measured is left out.
+func (r *Report) goals() []Goal {
+	out := []Goal{}
+	add := func(name, measure, unit string, least bool, bound func() (float64, bool)) {
+		x := r.find(measure, ours)
+		if x == nil || x.N == 0 {
+			return
+		}
+		if b, ok := bound(); ok {
+			g := Goal{Name: name, Found: x.P50, Bound: b, Least: least, Unit: unit, Met: x.P50 <= b && x.Failures == 0}
+			if least {
+				g.Met = x.P50 >= b && x.Failures == 0
+			}
+			out = append(out, g)
+		}
+	}
+	fixed := func(v float64) func() (float64, bool) { return func() (float64, bool) { return v, true } }
+	of := func(measure, by string, f func(float64) float64) func() (float64, bool) {
+		return func() (float64, bool) {
+			x := r.find(measure, by)
+			if x == nil || x.N == 0 {
+				return 0, false
+			}
+			return f(x.P50), true
+		}
+	}
+	add("first output, as plain runsc", "first", "ms", false, of("first", besideRunsc, func(v float64) float64 { return v }))
+	add("exec, as 1.3 spawns inside and 2 ms", "exec", "ms", false, of("spawn", ours, func(v float64) float64 { return 1.3*v + 2 }))
+	add("output", "output", "MB/s", true, fixed(200))
+	add("memory, idle", "memory", "MB", false, fixed(35))
+	add("ravi --version", "version", "ms", false, fixed(50))
+	return out
+}
+
+// Print writes the report for people, within width cells.
+func Print(w io.Writer, width int, r *Report) error {
+	var b strings.Builder
+	fmt.Fprintln(&b, term.Truncate(term.Safe(r.Machine.String()), width))
+	fmt.Fprintf(&b, "load average %.2f before, %.2f after; %s in %s\n\n", r.Load[0], r.Load[1], rounds(r.Runs),
+		time.Duration(r.Seconds*float64(time.Second)).Round(time.Second))
+	if err := term.Table(&b, width, columns, rows(r.Results)); err != nil {
+		return err
+	}
+	fmt.Fprint(&b, `
+p95: 95 of 100 samples are at least this good (below 100 samples, the p99 is
+the worst). spread: p95 against p50; noisy: the machine was busy, measure again.
+`)
+	for _, line := range legend(r.Results) {
+		fmt.Fprintln(&b, line)
+	}
+	if len(r.Goals) > 0 {
+		fmt.Fprintln(&b)
+		var lines [][]string
+		for _, g := range r.Goals {
+			bound, met := "at most ", "met"
+			if g.Least {
+				bound = "at least "
+			}
+			if !g.Met {
+				met = "NOT met"
+			}
+			lines = append(lines, []string{g.Name, number(g.Found), bound + number(g.Bound), g.Unit, met})
+		}
+		if err := term.Table(&b, width, []term.Column{{Title: "GOAL (P50)", Flex: true}, {Title: "FOUND", Right: true}, {Title: "BOUND"}, {Title: "UNIT"}, {Title: ""}}, lines); err != nil {
+			return err
+		}
+	}
+	for _, x := range r.Results {
+		if x.Failures > 0 {
+			fmt.Fprintf(&b, "\nFAILED: %s, %s: %d of %d: %s\n", x.Measure, x.By, x.Failures, x.Failures+x.N, firstLine(x.Error))
+		}
+	}
+	for i, s := range r.Skipped {
+		if i == 0 {
+			fmt.Fprintln(&b)
+		}
+		fmt.Fprintf(&b, "not measured: %s: %s\n", s.What, firstLine(s.Why))
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+var columns = []term.Column{
+	{Title: "", Flex: true}, {Title: "BY"}, {Title: "N", Right: true}, {Title: "BEST", Right: true}, {Title: "P50", Right: true},
+	{Title: "P95", Right: true}, {Title: "P99", Right: true}, {Title: "SPREAD"},
+}
+
+func rows(results []Result) [][]string {
+	var out [][]string
+	last := ""
+	for _, x := range results {
+		title := ""
+		if x.Measure != last {
+			title = titleOf(x.Measure)
+		}
+		last = x.Measure
+		row := []string{title, x.By, fmt.Sprint(x.N)}
+		if x.N == 0 {
+			out = append(out, append(row, "-", "-", "-", "-", "failed"))
+			continue
+		}
+		spread := "-"
+		if x.Spread > 0 {
+			spread = fmt.Sprintf("%.2f", x.Spread)
+		}
+		if x.Noisy {
+			spread += " noisy"
+		}
+		out = append(out, append(row, number(x.Best), number(x.P50), number(x.P95), number(x.P99), spread))
+	}
+	return out
+}
+
+// legend says who the contenders in the results are.
+func legend(results []Result) []string {
+	var out []string
+	for _, c := range []struct{ by, text string }{
+		{ours, "Ravi's own sandbox"},
+		{besideRunsc, "the same program, as plain runsc"},
+		{bare, "without any sandbox"},
+	} {
+		if slices.ContainsFunc(results, func(x Result) bool { return x.By == c.by }) {
+			out = append(out, c.by+": "+c.text+".")
+		}
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	return []string{strings.Join(out, " ")}
+}
+
+// number has as many digits as are worth reading.
+func number(v float64) string {
+	switch {
+	case v >= 100:
+		return fmt.Sprintf("%.0f", v)
+	case v >= 10:
+		return fmt.Sprintf("%.1f", v)
+	}
+	return fmt.Sprintf("%.2f", v)
+}
+
+func rounds(n int) string {
+	if n == 1 {
+		return "1 round"
+	}
+	return fmt.Sprintf("%d rounds", n)
+}
+
+// firstLine is the part of an error that fits a report.
+func firstLine(s string) string {
+	line, rest, _ := strings.Cut(strings.TrimSpace(s), "\n")
+	if line = term.Safe(strings.TrimSpace(line)); rest != "" {
+		line += " …"
+	}
+	return line
+}
