@@ -215,3 +215,43 @@ func (s *Server) signalMember(p *proc, pid int, sig unix.Signal) bool {
 	}
 	return unix.Kill(pid, sig) == nil
 }
+
+// EndDescendants ends every process that descends from this one. It is for an
+// agent that is not PID 1: as a subreaper it is the parent of all orphans, and
+// nobody would look for them once it is gone.
+func EndDescendants(ctx context.Context) error {
+	self := os.Getpid()
+	for round := 1; ; round++ {
+		all, err := readProcs()
+		if err != nil {
+			return err
+		}
+		below := map[int]bool{self: true}
+		for grew := true; grew; {
+			grew = false
+			for _, info := range all {
+				if !below[info.pid] && below[info.ppid] {
+					below[info.pid], grew = true, true
+				}
+			}
+		}
+		delete(below, self)
+		if len(below) == 0 {
+			return nil
+		}
+		for pid := range below {
+			// In the first round they are only stopped, so that none forks while
+			// the others are killed.
+			sig := unix.SIGKILL
+			if round == 1 {
+				sig = unix.SIGSTOP
+			}
+			_ = unix.Kill(pid, sig) // whether it is gone shows in the next round
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(min(time.Duration(round)*time.Millisecond, 20*time.Millisecond)):
+		}
+	}
+}
