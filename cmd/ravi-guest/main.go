@@ -4,6 +4,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -106,10 +108,10 @@ func serve(args []string, stdout io.Writer) error {
 		// The kernel ends everything that is left when PID 1 is over.
 		return err
 	}
-	if cerr := s.Close(); err == nil {
-		err = cerr
-	}
-	return err
+	err = errors.Join(err, s.Close())
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	return errors.Join(err, guest.EndDescendants(ctx))
 }
 
 // harden keeps the sandbox's users away from the agent's memory and
