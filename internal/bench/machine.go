@@ -20,12 +20,13 @@ type Machine struct {
 	Root     bool   `json:"root"` // whether the run had root's rights
 }
 
-func (m Machine) String() string {
+// rest is all but the processor, whose name may be long.
+func (m Machine) rest() string {
 	who := "an ordinary user"
 	if m.Root {
 		who = "root"
 	}
-	return fmt.Sprintf("%s, %d cores, %.0f GB, Linux %s, as %s", m.CPU, m.Cores, float64(m.MemoryMB)/1000, m.Kernel, who)
+	return fmt.Sprintf("%d cores, %.0f GB of memory, Linux %s, as %s", m.Cores, float64(m.MemoryMB)/1000, m.Kernel, who)
 }
 
 func thisMachine() (Machine, error) {

@@ -179,18 +179,18 @@ func (b *bench) eachBox(ctx context.Context, runs int, name, input string, prepa
 		if input != "" && x.backend != sandbox.BackendHost { // which sees it as it is
 			opts = append(opts, sandbox.WithInput(input))
 		}
-		sb, err := x.sandbox(ctx, opts...)
-		if err == nil {
-			all = append(all, living{x, sb})
-			err = prepare(all[len(all)-1])
-		}
-		if err != nil {
-			if ctx.Err() != nil {
-				return ctx.Err()
+		l := living{box: x}
+		if l.sb, err = x.sandbox(ctx, opts...); err == nil {
+			if err = prepare(l); err == nil {
+				all = append(all, l)
+				continue
 			}
-			b.fail(name, x.by(), err)
-			return nil
+			err = errors.Join(err, l.sb.Close())
 		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		b.fail(name, x.by(), err)
 	}
 	return inTurns(ctx, runs, all, do, func(m living, err error) { b.fail(name, m.by(), err) })
 }

@@ -118,7 +118,8 @@ func (r *Report) goals() []Goal {
 // Print writes the report for people, within width cells.
 func Print(w io.Writer, width int, r *Report) error {
 	var b strings.Builder
-	fmt.Fprintln(&b, term.Truncate(term.Safe(r.Machine.String()), width))
+	fmt.Fprintln(&b, term.Truncate(term.Safe(r.Machine.CPU), width))
+	fmt.Fprintln(&b, term.Safe(r.Machine.rest()))
 	fmt.Fprintf(&b, "load average %.2f before, %.2f after; %s in %s\n\n", r.Load[0], r.Load[1], rounds(r.Runs),
 		time.Duration(r.Seconds*float64(time.Second)).Round(time.Second))
 	if err := term.Table(&b, width, columns, rows(r.Results)); err != nil {
@@ -148,16 +149,17 @@ the worst). spread: p95 against p50; noisy: the machine was busy, measure again.
 			return err
 		}
 	}
+	var ends []string
 	for _, x := range r.Results {
 		if x.Failures > 0 {
-			fmt.Fprintf(&b, "\nFAILED: %s, %s: %d of %d: %s\n", x.Measure, x.By, x.Failures, x.Failures+x.N, firstLine(x.Error))
+			ends = append(ends, fmt.Sprintf("FAILED: %s, %s: %d of %d: %s", x.Measure, x.By, x.Failures, x.Failures+len(x.Samples), oneLine(x.Error)))
 		}
 	}
-	for i, s := range r.Skipped {
-		if i == 0 {
-			fmt.Fprintln(&b)
-		}
-		fmt.Fprintf(&b, "not measured: %s: %s\n", s.What, firstLine(s.Why))
+	for _, s := range r.Skipped {
+		ends = append(ends, fmt.Sprintf("not measured: %s: %s", s.What, oneLine(s.Why)))
+	}
+	if len(ends) > 0 {
+		fmt.Fprintf(&b, "\n%s\n", strings.Join(ends, "\n"))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -206,10 +208,7 @@ func legend(results []Result) []string {
 			out = append(out, c.by+": "+c.text+".")
 		}
 	}
-	if len(out) == 0 {
-		return nil
-	}
-	return []string{strings.Join(out, " ")}
+	return out
 }
 
 // number has as many digits as are worth reading.
@@ -230,11 +229,8 @@ func rounds(n int) string {
 	return fmt.Sprintf("%d rounds", n)
 }
 
-// firstLine is the part of an error that fits a report.
-func firstLine(s string) string {
-	line, rest, _ := strings.Cut(strings.TrimSpace(s), "\n")
-	if line = term.Safe(strings.TrimSpace(line)); rest != "" {
-		line += " …"
-	}
-	return line
+// oneLine is an error on one line, which it cannot leave.
+func oneLine(s string) string {
+	const most = 300
+	return term.Truncate(term.Safe(strings.Join(strings.Fields(s), " ")), most)
 }

@@ -1,0 +1,138 @@
+package bench_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"ravi/internal/bench"
+	"ravi/internal/programs"
+)
+
+// ravi runs the real program with a home of its own.
+func ravi(t *testing.T, args ...string) (home string, cmd *exec.Cmd) {
+	t.Helper()
+	path := os.Getenv(programs.EnvProgram)
+	if path == "" {
+		path = filepath.Join("..", "..", "bin", "ravi")
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("there is no ravi to measure: run make build (%v)", err)
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	home = t.TempDir()
+	cmd = exec.CommandContext(t.Context(), path, args...)
+	cmd.Env = append(os.Environ(), "RAVI_HOME="+home)
+	return home, cmd
+}
+
+// A real run of what is cheap gives a sample of each measure, and leaves nothing.
+func TestBench(t *testing.T) {
+	home, cmd := ravi(t, "bench", "--json", "--runs", "1", "--only", "create,first,exec,spawn", "--only", "version", "--beside", "runsc")
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s\n%s", err, out, &said)
+	}
+	var r bench.Report
+	if err := json.Unmarshal(out, &r); err != nil {
+		t.Fatalf("%v in %s", err, out)
+	}
+	samples := map[string]int{}
+	for _, x := range r.Results {
+		if x.Failures > 0 {
+			t.Errorf("%s by %s: %s", x.Measure, x.By, x.Error)
+		}
+		samples[x.Measure+" "+x.By] = len(x.Samples)
+		for _, s := range x.Samples {
+			if s <= 0 {
+				t.Errorf("%s by %s: a sample of %v", x.Measure, x.By, s)
+			}
+		}
+	}
+	want := map[string]int{"create gvisor": 1, "first gvisor": 1, "first runsc": 1, "exec gvisor": 5, "exec runsc": 5, "version gvisor": 1}
+	for what, n := range want {
+		if samples[what] != n {
+			t.Errorf("%s: %d samples, want %d", what, samples[what], n)
+		}
+	}
+	spawnSkipped := false
+	for _, s := range r.Skipped {
+		spawnSkipped = spawnSkipped || strings.HasPrefix(s.What, "spawn inside "+"gvisor")
+	}
+	if samples["spawn gvisor"] != 5 && !spawnSkipped {
+		t.Errorf("the spawn inside was neither measured nor skipped: %v", samples)
+	}
+	nothingLeft(t, home)
+}
+
+// nothingLeft says that a benchmark removed all that it made.
+func nothingLeft(t *testing.T, home string) {
+	t.Helper()
+	for _, dir := range []string{"bench", "sandboxes"} {
+		if left, err := os.ReadDir(filepath.Join(home, dir)); err != nil || len(left) > 0 {
+			t.Errorf("left in %s: %v, %v", dir, left, err)
+		}
+	}
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Contains(mounts, []byte(home)) {
+		t.Errorf("mounts are left:\n%s", mounts)
+	}
+	// Whatever was started has a path beneath the home on its command line.
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range lines {
+		if line, err := os.ReadFile(file); err == nil && bytes.Contains(line, []byte(home)) {
+			t.Errorf("%s still runs: %q", file, line)
+		}
+	}
+}
+
+// Ctrl-C in the middle of things ends a run that leaves nothing either.
+func TestBenchInterrupted(t *testing.T) {
+	home, cmd := ravi(t, "bench", "--runs", "10000", "--only", "first,exec", "--beside", "runsc")
+	steps, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	said := bufio.NewScanner(steps)
+	for said.Scan() {
+		// All were tried; now the rounds, of which there are too many to end, go on.
+		if strings.HasPrefix(said.Text(), "done: trying runsc") {
+			if err := cmd.Process.Signal(os.Interrupt); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 130 {
+		t.Errorf("ended with %v", err)
+	}
+	nothingLeft(t, home)
+}
+
+func TestBenchRefuses(t *testing.T) {
+	for _, args := range [][]string{{"--runs", "0"}, {"--only", "speed"}, {"--only", ","}, {"--beside", "lxc"}} {
+		_, cmd := ravi(t, append([]string{"bench"}, args...)...)
+		out, err := cmd.CombinedOutput()
+		if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != 2 || !strings.Contains(string(out), "hint:") {
+			t.Errorf("%v: %v\n%s", args, err, out)
+		}
+	}
+}
