@@ -36,6 +36,9 @@ type seenProc struct {
 	rssPages  int64
 }
 
+// key is what makes the process itself.
+func (p seenProc) key() seenProc { return seenProc{pid: p.pid, start: p.start} }
+
 // seenProcs lists all processes that are not over.
 func seenProcs() (map[int]seenProc, error) {
 	dir, err := os.Open("/proc")
@@ -95,8 +98,9 @@ type tree struct {
 	id string
 	// root is the supervisor whose descendants belong to it; 0 if it is gone.
 	root int
-	// marked remembers what was read, since reading costs.
-	marked map[seenProc]bool
+	// known are members that were found before: whose parent has been ended
+	// descends from nobody any more.
+	known map[seenProc]bool
 }
 
 // members lists what belongs to the sandbox now, this process and the host's
@@ -106,22 +110,19 @@ func (t *tree) members() ([]seenProc, error) {
 	if err != nil {
 		return nil, err
 	}
-	if t.marked == nil {
-		t.marked = map[seenProc]bool{}
+	if t.known == nil {
+		t.known = map[seenProc]bool{}
 	}
 	belongs := map[int]bool{}
 	if t.root > 0 {
 		belongs[t.root] = true
 	}
 	for pid, p := range all {
-		// A program that is just starting has no environment yet; only what
-		// was found is remembered.
-		key := seenProc{pid: pid, start: p.start}
 		if pid == 1 || pid == os.Getpid() {
 			continue
 		}
-		if t.marked[key] || hasMark(pid, t.id) {
-			t.marked[key], belongs[pid] = true, true
+		if t.known[p.key()] || hasMark(pid, t.id) {
+			belongs[pid] = true
 		}
 	}
 	for grew := true; grew; {
@@ -135,6 +136,7 @@ func (t *tree) members() ([]seenProc, error) {
 	var out []seenProc
 	for pid, p := range all {
 		if belongs[pid] && pid != t.root {
+			t.known[p.key()] = true
 			out = append(out, p)
 		}
 	}
@@ -221,9 +223,8 @@ func (t *tree) end(deadline time.Time) error {
 		}
 		fresh := false
 		for _, p := range members {
-			key := seenProc{pid: p.pid, start: p.start}
-			if !stopped[key] {
-				stopped[key], fresh = true, true
+			if !stopped[p.key()] {
+				stopped[p.key()], fresh = true, true
 				_ = p.signal(unix.SIGSTOP) // the kill tells what cannot be done
 			}
 		}
