@@ -77,7 +77,7 @@ func fromGuest(err error) error {
 		return err
 	}
 	switch ce.Code() {
-	case connect.CodeNotFound:
+	case connect.CodeNotFound, connect.CodeUnauthenticated: // the latter: no such user
 		return &guestError{ce, ErrNotFound}
 	case connect.CodeResourceExhausted:
 		return &guestError{ce, ErrDiskFull}

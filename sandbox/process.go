@@ -391,10 +391,13 @@ func (p *Process) selector() *process.ProcessSelector {
 	return &process.ProcessSelector{Selector: &process.ProcessSelector_Pid{Pid: p.pid}}
 }
 
-// Signal sends a signal to the process alone.
+// Signal sends a signal to the process alone; ErrNotFound if it has ended.
 func (p *Process) Signal(ctx context.Context, sig syscall.Signal) error {
 	alone := false
-	_, err := p.sb.client.Guest.Kill(ctx, connect.NewRequest(&ravi.KillRequest{Process: p.selector(), Signal: int32(sig), Tree: &alone}))
+	res, err := p.sb.client.Guest.Kill(ctx, connect.NewRequest(&ravi.KillRequest{Process: p.selector(), Signal: int32(sig), Tree: &alone}))
+	if err == nil && res.Msg.GetSignalled() == 0 {
+		return fmt.Errorf("process %d has ended: %w", p.pid, ErrNotFound)
+	}
 	return p.sb.explain(ctx, err)
 }
 
