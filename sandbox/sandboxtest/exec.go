@@ -88,7 +88,9 @@ func inParallel(t *testing.T, n, width int, f func(int) error) {
 }
 
 func exitCodes(t *testing.T, r *room) {
-	inParallel(t, 256, 8, func(code int) error {
+	codes := []int{0, 1, 2, 3, 63, 64, 77, 100, 124, 125, 126, 127, 128, 129, 130, 137, 139, 143, 192, 200, 254, 255}
+	inParallel(t, len(codes), 4, func(i int) error {
+		code := codes[i]
 		res, err := r.Exec(ctx(t), sandbox.Cmd{Shell: fmt.Sprint("exit ", code)})
 		if err == nil && (res.ExitCode != code || res.Reason != "" || res.Signal != 0) {
 			err = fmt.Errorf("came as %d, reason %q, signal %d", res.ExitCode, res.Reason, res.Signal)

@@ -297,8 +297,14 @@ func (c *counting) Read(p []byte) (int, error) {
 		return 0, io.EOF
 	}
 	n := int(min(int64(len(p)), c.left))
-	for i := range p[:n] {
-		p[i] = byte((c.at + int64(i)) >> 12)
+	for done := 0; done < n; {
+		at := c.at + int64(done)
+		block := p[done:min(n, done+int(4096-at%4096))]
+		block[0] = byte(at >> 12)
+		for k := 1; k < len(block); k *= 2 {
+			copy(block[k:], block[:k])
+		}
+		done += len(block)
 	}
 	c.left, c.at = c.left-int64(n), c.at+int64(n)
 	return n, nil
@@ -412,9 +418,9 @@ func (s suite) tar(t *testing.T) {
 			t.Error("a FIFO came out")
 		}
 	})
-	t.Run("10,000 files", func(t *testing.T) {
+	t.Run("3,000 files", func(t *testing.T) {
 		var heads []tar.Header
-		for i := range 10_000 {
+		for i := range 3_000 {
 			heads = append(heads, tar.Header{Name: fmt.Sprintf("%02d/%d", i%100, i), Typeflag: tar.TypeReg, Mode: 0o644, Size: 1})
 		}
 		at := "/tmp/many"
@@ -442,7 +448,7 @@ func (s suite) tar(t *testing.T) {
 				n++
 			}
 		}
-		equal(t, "files", n, 10_000)
+		equal(t, "files", n, 3_000)
 	})
 }
 

@@ -69,10 +69,10 @@ func (s suite) hostSockets(t *testing.T) {
 			}
 		}()
 	}
-	r := s.roomOn(t, ws, func(c *sandbox.Config) { c.ExtraVolumes = []sandbox.Volume{{Host: vol, Guest: "/mnt/vol"}} })
+	r := s.roomOn(t, ws, func(c *sandbox.Config) { c.ExtraVolumes = []sandbox.Volume{{Host: vol, Guest: "/mnt"}} })
 	needs(t, r, "python3")
 	for _, user := range attackers {
-		for _, sock := range []string{"/workspace/host.sock", "/mnt/vol/host.sock"} {
+		for _, sock := range []string{"/workspace/host.sock", "/mnt/host.sock"} {
 			res := r.run(t, sandbox.Cmd{User: user, Args: []string{"python3", "-c", `
 import socket, sys
 for kind in socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET:
@@ -85,7 +85,7 @@ for kind in socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET:
 `, sock}})
 			equal(t, user+" "+sock, res.Stdout+res.Stderr, "refused\nrefused\nrefused\n")
 		}
-		for _, fifo := range []string{"/workspace/host.fifo", "/mnt/vol/host.fifo"} {
+		for _, fifo := range []string{"/workspace/host.fifo", "/mnt/host.fifo"} {
 			host := filepath.Join(ws, "host.fifo")
 			if strings.HasPrefix(fifo, "/mnt") {
 				host = filepath.Join(vol, "host.fifo")
@@ -151,7 +151,7 @@ func (s suite) canaries(t *testing.T) {
 		t.Fatal(err)
 	}
 	var paths []string
-	for dir, guest := range map[string]string{ws: "/workspace", vol: "/mnt/vol", usr: usr} {
+	for dir, guest := range map[string]string{ws: "/workspace", vol: "/mnt", usr: usr} {
 		for _, o := range []struct {
 			name     string
 			uid, gid int
@@ -171,20 +171,19 @@ func (s suite) canaries(t *testing.T) {
 		write(t, filepath.Join(closed, "secret"), canary, 0o644)
 		paths = append(paths, filepath.Join(guest, "closed/secret"))
 	}
-	r := s.roomOn(t, ws, func(c *sandbox.Config) { c.ExtraVolumes = []sandbox.Volume{{Host: vol, Guest: "/mnt/vol"}} })
+	r := s.roomOn(t, ws, func(c *sandbox.Config) { c.ExtraVolumes = []sandbox.Volume{{Host: vol, Guest: "/mnt"}} })
 	overlay := s.roomOn(t, ws, func(c *sandbox.Config) { c.Workspace = sandbox.WorkspaceOverlay })
 	try := func(r *room, path string) {
 		t.Helper()
 		for _, user := range attackers {
-			for _, line := range []string{
-				"cat %s", "cp %[1]s /tmp/c && cat /tmp/c", "chmod 777 %[1]s; cat %[1]s", "chown $(id -u) %[1]s; cat %[1]s",
-				"chmod 777 $(dirname %[1]s); cat %[1]s", "ln %[1]s /tmp/h; cat /tmp/h", "mv %[1]s /tmp/m; cat /tmp/m",
-				"dd if=%[1]s status=none", "tar cO %[1]s 2>/dev/null", "python3 -c 'import mmap;print(open(\"%[1]s\").read())'",
-			} {
-				res := r.run(t, sandbox.Cmd{User: user, Shell: fmt.Sprintf(line, path)})
-				if strings.Contains(res.Stdout+res.Stderr, canary) {
-					t.Errorf("%s could read %s with: %s", user, path, line)
-				}
+			lines := []string{
+				"cat $p", "cp $p /tmp/c && cat /tmp/c", "chmod 777 $p; cat $p", "chown $(id -u) $p; cat $p",
+				"chmod 777 $(dirname $p); cat $p", "ln $p /tmp/h; cat /tmp/h", "mv $p /tmp/m; cat /tmp/m",
+				"dd if=$p status=none", "tar cO $p", `python3 -c "import sys; print(open(sys.argv[1]).read())" $p`,
+			}
+			res := r.run(t, sandbox.Cmd{User: user, Env: map[string]string{"p": path}, Shell: strings.Join(lines, "\n") + "\necho tried"})
+			if strings.Contains(res.Stdout+res.Stderr, canary) || !strings.HasSuffix(res.Stdout, "tried\n") {
+				t.Errorf("%s and %s: %s%s", user, path, res.Stdout, res.Stderr)
 			}
 			if b, err := r.Files().As(user).ReadFile(ctx(t), path, 100); err == nil && strings.Contains(string(b), canary) {
 				t.Errorf("%s could read %s by way of the guest agent", user, path)
@@ -237,9 +236,9 @@ func (s suite) specialFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r := s.roomOn(t, ws, func(c *sandbox.Config) { c.ExtraVolumes = []sandbox.Volume{{Host: vol, Guest: "/mnt/vol"}} })
+	r := s.roomOn(t, ws, func(c *sandbox.Config) { c.ExtraVolumes = []sandbox.Volume{{Host: vol, Guest: "/mnt"}} })
 	for _, user := range attackers {
-		for _, dir := range []string{"/workspace", "/mnt/vol"} {
+		for _, dir := range []string{"/workspace", "/mnt"} {
 			for i, line := range []string{
 				`cp /bin/sh f; chmod u+s f`, `cp /bin/sh f; chmod 6755 f`, `cp /bin/sh f; chmod 2755 f`,
 				`cp /bin/sh /tmp/s$$; chmod 4755 /tmp/s$$; cp -p /tmp/s$$ f`, `cp /bin/sh /tmp/t$$; chmod 4755 /tmp/t$$; mv /tmp/t$$ f`,
