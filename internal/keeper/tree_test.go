@@ -17,7 +17,14 @@ import (
 // and no others, and returns once it has said "ready".
 func started(t *testing.T, line string, env ...string) *exec.Cmd {
 	t.Helper()
+	return startedAs(t, "sh", line, env...)
+}
+
+// startedAs is started under another name.
+func startedAs(t *testing.T, name, line string, env ...string) *exec.Cmd {
+	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", line)
+	cmd.Args[0] = name
 	cmd.Env = append([]string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, env...)
 	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}
 	out, err := cmd.StdoutPipe()
@@ -28,7 +35,7 @@ func started(t *testing.T, line string, env ...string) *exec.Cmd {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
+		_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL) // all of its session
 		_ = cmd.Wait()
 	})
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
@@ -110,15 +117,7 @@ func TestAGuestAgentIsKnownByItsName(t *testing.T) {
 	if hasMark(cmd.Process.Pid, id) {
 		t.Error("a stranger is taken for the guest agent")
 	}
-	named := exec.Command("/bin/sh", "-c", "sleep 60; :")
-	named.Args[0], named.Env = GuestName(id), []string{}
-	if err := named.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		_ = (&tree{id: id}).end(time.Now().Add(20 * time.Second)) // with its child
-		_ = named.Wait()
-	}()
+	named := startedAs(t, GuestName(id), "echo ready; sleep 60; :")
 	if !hasMark(named.Process.Pid, id) || hasMark(named.Process.Pid, id[:len(id)-1]) {
 		t.Error("the guest agent is not known by its name, the whole of it")
 	}
