@@ -15,6 +15,9 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	if stage := os.Getenv(ownerEnv); stage != "" {
+		os.Exit(owner(stage))
+	}
 	os.Exit(m.Run())
 }
 

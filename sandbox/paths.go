@@ -28,7 +28,7 @@ func (s *Sandbox) mounts(home, workspace string) ([]backend.Mount, error) {
 			return nil, err
 		}
 		if !st.IsDir() {
-			return nil, fmt.Errorf("the workspace %s is not a folder", workspace)
+			return nil, &InitError{Stage: "workspace", Err: fmt.Errorf("the workspace %s is not a folder", workspace), Hint: "give the folder that it lies in"}
 		}
 		s.workspace = real
 		if s.backend == BackendHost {

@@ -33,58 +33,59 @@ print("had all")'`, mib)
 }
 
 func (s suite) memory(t *testing.T) {
-	r := s.room(t, small)
-	needs(t, r, "python3")
-	alive := func(t *testing.T) {
+	needs(t, s.room(t), "python3")
+	alive := func(t *testing.T, r *room) {
 		t.Helper()
+		if st, err := r.Stats(ctx(t)); err == nil && st.MemoryPeakBytes > 256<<20 {
+			t.Errorf("it had %d MiB at its peak", st.MemoryPeakBytes>>20)
+		}
 		if err := r.Err(); err != nil {
 			t.Fatalf("the sandbox ended: %v", err)
 		}
 		equal(t, "afterwards", r.sh(t, "echo ok"), "ok\n")
 	}
 	t.Run("within", func(t *testing.T) {
+		r := s.room(t, small)
 		equal(t, "output", r.sh(t, eat(80)), "had all\n")
 	})
 	t.Run("one process", func(t *testing.T) {
+		r := s.room(t, small)
 		res := r.run(t, sandbox.Cmd{Shell: "echo begin; " + eat(2000)})
 		equal(t, "output", res.Stdout, "begin\n")
 		equal(t, "reason", res.Reason, sandbox.ReasonOOM)
 		equal(t, "exit code", res.ExitCode, 137)
-		alive(t)
+		alive(t, r)
 	})
 	t.Run("a child", func(t *testing.T) {
+		r := s.room(t, small)
 		// The largest process is ended, not its parent, which may go on and say so.
 		res := r.run(t, sandbox.Cmd{Shell: "sh -c '" + strings.ReplaceAll(eat(2000), "'", `'\''`) + "'; echo child $?"})
 		equal(t, "output", res.Stdout, "child 137\n")
-		alive(t)
+		alive(t, r)
 	})
 	t.Run("many processes", func(t *testing.T) {
+		r := s.room(t, small)
 		line := fmt.Sprintf(`for i in 1 2 3 4 5 6 7 8 9 10 11 12; do (%s; sleep 60) & done; wait`, strings.Replace(strings.Replace(eat(40), "exec ", "", 1), `print("had all")`, `import time; time.sleep(60)`, 1))
 		res := r.run(t, sandbox.Cmd{Shell: line, Timeout: sandbox.After(20 * time.Second)})
 		if res.Reason != sandbox.ReasonOOM && res.Reason != sandbox.ReasonTimeout {
 			t.Errorf("reason %q, code %d", res.Reason, res.ExitCode)
 		}
-		alive(t)
+		alive(t, r)
 	})
 	t.Run("shared memory", func(t *testing.T) {
+		r := s.room(t, small)
 		res := r.run(t, sandbox.Cmd{Shell: `head -c 500000000 /dev/zero > /dev/shm/x; s=$?; rm -f /dev/shm/x; exit $s`})
 		if res.ExitCode == 0 {
 			t.Error("500 MB fitted into /dev/shm of a sandbox of 256 MiB")
 		}
-		alive(t)
+		alive(t, r)
 	})
 	t.Run("files", func(t *testing.T) {
+		r := s.room(t, small)
 		// What is cached of files is given back, and is no reason to end anything.
 		equal(t, "size", r.sh(t, `head -c 600000000 /dev/zero > /tmp/x && cat /tmp/x | wc -c; rm /tmp/x`), "600000000\n")
-		alive(t)
+		alive(t, r)
 	})
-	st, err := r.Stats(ctx(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if st.MemoryPeakBytes > 256<<20 {
-		t.Errorf("it had %d MiB at its peak", st.MemoryPeakBytes>>20)
-	}
 }
 
 // sudden: faster than the agent can watch. Either the process is ended, or the
