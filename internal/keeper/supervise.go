@@ -487,7 +487,15 @@ func (s *supervisor) read(c net.Conn, r *bufio.Reader) {
 func listen(path string) (*net.UnixListener, error) {
 	old := unix.Umask(0o177)
 	defer unix.Umask(old)
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	// By way of the open directory the path is short; a unix address holds 108
+	// bytes.
+	dir, err := os.OpenFile(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	short := fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(path))
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: short, Net: "unix"})
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen on %s: %w", path, err)
 	}
