@@ -43,6 +43,9 @@ type EndError struct {
 	// Reason is closed, owner_gone, oom, sandbox_died, violation, keeper_died
 	// or another reason that its owner gave.
 	Reason string
+	// Detail is what Ravi's own processes had to say, for those who look for a
+	// fault; it may be empty.
+	Detail string
 	// MemoryMiB is the limit that was hit, when the reason is oom.
 	MemoryMiB int
 }

@@ -285,7 +285,8 @@ func (s *Sandbox) explain(ctx context.Context, err error) error {
 }
 
 func (s *Sandbox) endError() error {
-	return &EndError{Reason: s.inst.End().Reason, MemoryMiB: s.cfg.MemoryMiB}
+	end := s.inst.End()
+	return &EndError{Reason: end.Reason, Detail: end.Detail, MemoryMiB: s.cfg.MemoryMiB}
 }
 
 // Workspace is the folder in which commands run, as the sandbox sees it.

@@ -90,7 +90,7 @@ func serve(args []string, stdout io.Writer) error {
 		s = guest.New(opts)
 		go func() { ended <- s.ServeTCP(l) }()
 	} else {
-		link, err := guest.OpenLink(guest.LinkFD)
+		link, err := guestapi.OpenEnd(guest.LinkRead, guest.LinkWrite)
 		if err != nil {
 			return err
 		}

@@ -17,7 +17,6 @@ import (
 	"connectrpc.com/connect"
 	"golang.org/x/sys/unix"
 
-	"ravi/internal/guest"
 	"ravi/internal/guestapi"
 	"ravi/internal/guestapi/process"
 	"ravi/internal/guestapi/ravi"
@@ -69,18 +68,24 @@ func startPID1(t *testing.T, env ...string) *pid1 {
 		t.Skip("SKIP-FEATURE: namespaces are made by root here")
 	}
 	path := build(t)
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	end, theirs, err := guestapi.NewLink()
 	if err != nil {
 		t.Fatal(err)
 	}
-	ours, err := guest.OpenLink(fds[0])
+	var fds [2]int
+	for i, f := range end.Files() {
+		if fds[i], err = unix.Dup(int(f.Fd())); err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+	}
+	ours, err := guestapi.OpenEnd(fds[0], fds[1])
 	if err != nil {
 		t.Fatal(err)
 	}
-	theirs := os.NewFile(uintptr(fds[1]), "link")
 	var stderr bytes.Buffer
 	cmd := exec.Command("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", room, "room", path)
-	cmd.ExtraFiles = []*os.File{theirs}
+	cmd.ExtraFiles = theirs.Files()
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH")}, env...)
 	cmd.Stderr = &stderr
 	if err := cmd.Start(); err != nil {

@@ -38,7 +38,7 @@ func run(args []string) error {
 		if err != nil {
 			return err
 		}
-		return keeper.Relay(os.NewFile(3, "link"), os.NewFile(4, "listener"), uint32(uid), uint32(gid))
+		return keeper.Relay(uint32(uid), uint32(gid))
 	case len(args) == 1 && args[0] == maker.Mode:
 		return maker.Run()
 	default:

@@ -69,7 +69,7 @@ func startGuest(t testing.TB, opts Options) *guestTest {
 	}
 	opts.SpoolDir = t.TempDir()
 	s := New(opts)
-	ours, theirs := socketpair(t)
+	ours, theirs := newLink(t)
 	served := make(chan error, 1)
 	go func() { served <- s.ServeLink(theirs, "") }()
 	c := guestapi.NewLinkClient(ours)
@@ -104,19 +104,32 @@ func homeDir(t testing.TB) string {
 	return home
 }
 
-func socketpair(t testing.TB) (net.Conn, net.Conn) {
+// newLink makes a link as connections.
+func newLink(t testing.TB) (ours, theirs net.Conn) {
 	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	a, b, err := guestapi.NewLink()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var conns [2]net.Conn
-	for i, fd := range fds {
-		if conns[i], err = OpenLink(fd); err != nil {
+	return openEnd(t, a), openEnd(t, b)
+}
+
+func openEnd(t testing.TB, e guestapi.End) net.Conn {
+	t.Helper()
+	var fds [2]int
+	for i, f := range e.Files() {
+		fd, err := unix.Dup(int(f.Fd()))
+		if err != nil {
 			t.Fatal(err)
 		}
+		f.Close()
+		fds[i] = fd
 	}
-	return conns[0], conns[1]
+	c, err := guestapi.OpenEnd(fds[0], fds[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
 
 // tcp serves the guest the guarded way and returns its address.

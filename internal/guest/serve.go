@@ -6,34 +6,17 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"ravi/internal/guestapi"
 )
 
-// LinkFD is the descriptor that a guest is born with.
-const LinkFD = 3
-
-// OpenLink takes the link from its descriptor. The descriptor itself is closed
-// and what is left of it does not pass to any program that is started, so that
-// none finds it by its number.
-func OpenLink(fd int) (net.Conn, error) {
-	unix.CloseOnExec(fd)
-	f := os.NewFile(uintptr(fd), "link")
-	if f == nil {
-		return nil, fmt.Errorf("descriptor %d cannot be the link", fd)
-	}
-	defer f.Close()
-	conn, err := net.FileConn(f)
-	if err != nil {
-		return nil, fmt.Errorf("descriptor %d is not a link (a connected stream socket): %w", fd, err)
-	}
-	return conn, nil
-}
+// The descriptors that a guest is born with: its end of the link.
+const (
+	LinkRead  = 3
+	LinkWrite = 4
+)
 
 // ServeLink serves the one connection, and returns when it ends. The token
 // divides it into sessions; see guestapi.Sessions.

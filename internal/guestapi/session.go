@@ -119,6 +119,11 @@ func (c *session) Read(b []byte) (int, error) {
 	if len(b) == 0 {
 		return 0, nil
 	}
+	select {
+	case <-c.over:
+		return 0, io.EOF // what follows is the next session's
+	default:
+	}
 	for {
 		if n, ended := s.deliver(b); n > 0 {
 			return n, nil

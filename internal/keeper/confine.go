@@ -25,7 +25,7 @@ func confine(uid, gid uint32) error {
 		{unix.RLIMIT_DATA, relayMemory},
 		{unix.RLIMIT_NOFILE, 1024},
 		{unix.RLIMIT_CORE, 0},
-		{unix.RLIMIT_FSIZE, 0},
+		{unix.RLIMIT_FSIZE, 1 << 20}, // its own messages
 	}
 	for _, l := range limits {
 		if err := unix.Setrlimit(l.what, &unix.Rlimit{Cur: l.value, Max: l.value}); err != nil {

@@ -101,8 +101,10 @@ type Reply struct {
 	// Error is why the request, or the making of the sandbox, failed.
 	Error string `json:"error,omitempty"`
 	Hint  string `json:"hint,omitempty"`
-	// Reason says why the sandbox ended; see the Reason constants.
+	// Reason says why the sandbox ended; see the Reason constants. Detail is
+	// what the keeper's processes had to say, for those who look for a fault.
 	Reason string `json:"reason,omitempty"`
+	Detail string `json:"detail,omitempty"`
 	Stats  *Stats `json:"stats,omitempty"`
 	// Notes are things about this sandbox that the owner should be told once.
 	Notes []string `json:"notes,omitempty"`
@@ -140,10 +142,11 @@ type MakerReply struct {
 	Notes []string `json:"notes,omitempty"`
 }
 
-// MakerRequest is what the maker reads from its descriptor 3. Descriptor 4 is
-// the guest's end of the link when Op is "make" or "restore".
+// MakerRequest is what the maker reads from its descriptor 3. Descriptors 4
+// and 5 are the guest's end of the link, to read and to write, when Op is
+// "make".
 type MakerRequest struct {
-	// Op is one of make, restore, pause, resume, checkpoint.
+	// Op is one of make, pause, resume, checkpoint.
 	Op      string          `json:"op"`
 	Dir     string          `json:"dir,omitempty"`
 	Request json.RawMessage `json:"request"`

@@ -29,15 +29,15 @@ const (
 	maxStreams     = 512 // calls that are open at once
 )
 
-// Relay runs the unprivileged half of a keeper: link is its end of the guest's
-// link, listener a listening unix socket for the owner. It does not return: the
-// process ends with the link.
-func Relay(link, listener *os.File, uid, gid uint32) error {
-	conn, err := net.FileConn(link)
+// Relay runs the unprivileged half of a keeper: descriptors 3 and 4 are its end
+// of the guest's link, to read and to write, 5 is a listening unix socket for
+// the owner. It does not return: the process ends with the link.
+func Relay(uid, gid uint32) error {
+	conn, err := guestapi.OpenEnd(3, 4)
 	if err != nil {
 		return fmt.Errorf("the link: %w", err)
 	}
-	link.Close()
+	listener := os.NewFile(5, "listener")
 	l, err := net.FileListener(listener)
 	if err != nil {
 		return fmt.Errorf("the owner's socket: %w", err)
@@ -57,7 +57,11 @@ func Relay(link, listener *os.File, uid, gid uint32) error {
 func relay(conn net.Conn, l net.Listener, token string) int {
 	if token != "" {
 		c, err := guestapi.NewSessions(conn, token).Restart()
-		if err != nil {
+		switch {
+		case errors.Is(err, io.EOF):
+			return relayLinkClosed
+		case err != nil:
+			fmt.Fprintln(os.Stderr, "ravi-keeper: beginning a new session:", err)
 			return relayViolation
 		}
 		conn = c
@@ -68,7 +72,7 @@ func relay(conn net.Conn, l net.Listener, token string) int {
 		DisableCompression: true,
 		MaxHeaderListSize:  maxHeaderBytes,
 		MaxReadFrameSize:   256 << 10,
-		CountError:         func(string) {},
+		CountError:         func(what string) { fmt.Fprintln(os.Stderr, "ravi-keeper: the link:", what) },
 	}
 	guest, err := transport.NewClientConn(watched)
 	if err != nil {

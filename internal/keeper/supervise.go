@@ -77,8 +77,9 @@ func Supervise(control *os.File) error {
 	}
 	go s.read(conn, r)
 	reason := s.run()
+	detail := s.tailOfLog()
 	err = s.remove()
-	last := Reply{Event: "ended", Reason: reason}
+	last := Reply{Event: "ended", Reason: reason, Detail: detail}
 	if err != nil {
 		last.Error = err.Error()
 	}
@@ -106,7 +107,9 @@ func (s *supervisor) run() (reason string) {
 		s.tell(Reply{Event: "failed", Error: err.Error()})
 		return ReasonFailed
 	}
-	link.Close()
+	for _, f := range link {
+		f.Close()
+	}
 
 	var grace <-chan time.Time
 	pending := "" // the request that a maker is at work on
@@ -206,7 +209,7 @@ func (s *supervisor) stats() Stats {
 
 // wires makes the two sockets that the owner uses and the link, and starts the
 // relay, which becomes PID 1 of the sandbox's process namespace if that has one.
-func (s *supervisor) wires() (net.Listener, *os.File, error) {
+func (s *supervisor) wires() (net.Listener, []*os.File, error) {
 	control, err := listen(filepath.Join(s.plan.Dir, ControlSocket))
 	if err != nil {
 		return nil, nil, err
@@ -221,25 +224,18 @@ func (s *supervisor) wires() (net.Listener, *os.File, error) {
 		return nil, nil, err
 	}
 	defer served.Close()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	ours, theirs, err := guestapi.NewLink()
 	if err != nil {
-		return nil, nil, fmt.Errorf("cannot make the link: %w", err)
+		return nil, nil, err
 	}
-	ours, theirs := os.NewFile(uintptr(fds[0]), "link"), os.NewFile(uintptr(fds[1]), "link-guest")
 	defer ours.Close()
-	for _, fd := range fds {
-		// Larger buffers than the default: output is the link's main load.
-		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 1<<20); err != nil {
-			return nil, nil, fmt.Errorf("cannot set up the link: %w", err)
-		}
-	}
 
 	s.relay = &exec.Cmd{
 		Path:       "/proc/self/exe",
 		Args:       []string{"ravi-keeper", "relay", fmt.Sprint(s.plan.RelayUID), fmt.Sprint(s.plan.RelayGID)},
 		Env:        s.relayEnv(),
 		Stderr:     s.log(),
-		ExtraFiles: []*os.File{ours, served},
+		ExtraFiles: append(ours.Files(), served),
 		SysProcAttr: &syscall.SysProcAttr{
 			Pdeathsig:  syscall.SIGKILL,
 			Setsid:     true,
@@ -255,7 +251,7 @@ func (s *supervisor) wires() (net.Listener, *os.File, error) {
 		return nil, nil, fmt.Errorf("cannot start the relay in a process namespace of its own: %w", err)
 	}
 	if s.plan.SameProcesses {
-		return control, theirs, nil
+		return control, theirs.Files(), nil
 	}
 	// From here on every child of this thread is born into that namespace.
 	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/pid", s.relay.Process.Pid))
@@ -266,7 +262,7 @@ func (s *supervisor) wires() (net.Listener, *os.File, error) {
 	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWPID); err != nil {
 		return nil, nil, fmt.Errorf("cannot enter the sandbox's process namespace: %w", err)
 	}
-	return control, theirs, nil
+	return control, theirs.Files(), nil
 }
 
 func (s *supervisor) relayEnv() []string {
@@ -303,7 +299,7 @@ func (s *supervisor) log() *os.File {
 
 // startMaker starts the maker for one operation; its answer comes on
 // s.makerDone.
-func (s *supervisor) startMaker(op, dir string, link *os.File) error {
+func (s *supervisor) startMaker(op, dir string, link []*os.File) error {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -316,7 +312,7 @@ func (s *supervisor) startMaker(op, dir string, link *os.File) error {
 		Env:         []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
 		Dir:         "/",
 		Stderr:      s.log(),
-		ExtraFiles:  []*os.File{theirs},
+		ExtraFiles:  append([]*os.File{theirs}, link...),
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true}, // it dies with the relay, its init
 	}
 	if !s.plan.KeepMounts {
@@ -324,9 +320,6 @@ func (s *supervisor) startMaker(op, dir string, link *os.File) error {
 	}
 	if s.plan.MakerUID != nil && s.plan.MakerGID != nil {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: *s.plan.MakerUID, Gid: *s.plan.MakerGID}
-	}
-	if link != nil {
-		cmd.ExtraFiles = append(cmd.ExtraFiles, link)
 	}
 	if err := s.start(cmd); err != nil {
 		ours.Close()

@@ -12,11 +12,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime/debug"
 	"strings"
 
+	"gvisor.dev/gvisor/pkg/log"
 	"gvisor.dev/gvisor/runsc/cli/maincli"
 
 	"ravi/internal/backend/gvisor"
@@ -39,6 +41,8 @@ func Dispatch() {
 		os.Exit(0)
 	case name == Name:
 		debug.SetGCPercent(-1) // it lives for a moment
+		// gVisor's own log is for those who ask for it; see kernelConfig.
+		log.SetTarget(log.GoogleEmitter{Writer: &log.Writer{Next: io.Discard}})
 		os.Exit(serve())
 	}
 }
@@ -72,8 +76,7 @@ func serve() int {
 func do(req keeper.MakerRequest, r gvisor.Request) (notes []string, err error) {
 	switch req.Op {
 	case "make":
-		link := os.NewFile(4, "link")
-		return create(r, link)
+		return create(r, map[int]*os.File{3: os.NewFile(4, "link"), 4: os.NewFile(5, "link")})
 	case "pause", "resume", "checkpoint":
 		return nil, operate(req.Op, req.Dir, r)
 	default:

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"gvisor.dev/gvisor/runsc/config"
@@ -12,13 +13,12 @@ import (
 	"gvisor.dev/gvisor/runsc/flag"
 	"gvisor.dev/gvisor/runsc/sandbox"
 	"gvisor.dev/gvisor/runsc/specutils"
-	"gvisor.dev/gvisor/runsc/version"
 
 	"ravi/internal/backend/gvisor"
 )
 
-// create makes and starts the sandbox, with link as descriptor 3 of its PID 1.
-func create(r gvisor.Request, link *os.File) (notes []string, err error) {
+// create makes and starts the sandbox; link are descriptors of its PID 1.
+func create(r gvisor.Request, link map[int]*os.File) (notes []string, err error) {
 	// The guest's first process gets this process's standard streams. It has
 	// nothing to say there, and what a guest writes must not fill a log.
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
@@ -56,7 +56,7 @@ func create(r gvisor.Request, link *os.File) (notes []string, err error) {
 		return nil, fmt.Errorf("the sandbox's specification: %w", err)
 	}
 	if r.Checkpoint != "" {
-		if err := gvisor.CheckSaved(r.Checkpoint, r, version.Version()); err != nil {
+		if err := gvisor.CheckSaved(r.Checkpoint, r, kernelVersion()); err != nil {
 			return nil, err
 		}
 	}
@@ -64,7 +64,7 @@ func create(r gvisor.Request, link *os.File) (notes []string, err error) {
 		ID:        r.ID,
 		Spec:      spec,
 		BundleDir: st.bundle,
-		PassFiles: map[int]*os.File{3: link},
+		PassFiles: link,
 	})
 	if err != nil {
 		return nil, explain(err)
@@ -103,11 +103,24 @@ func operate(op, dir string, r gvisor.Request) error {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
-		if err := gvisor.Save(dir, r, version.Version()); err != nil {
+		if err := gvisor.Save(dir, r, kernelVersion()); err != nil {
 			return err
 		}
 		return c.Checkpoint(conf, dir, sandbox.CheckpointOpts{Resume: true})
 	}
+}
+
+// kernelVersion is the version of the gVisor that is built in: a checkpoint is
+// for this one only.
+func kernelVersion() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, m := range info.Deps {
+			if m.Path == "gvisor.dev/gvisor" {
+				return m.Version
+			}
+		}
+	}
+	return "unknown"
 }
 
 // kernelConfig is gVisor's configuration for every sandbox of ours.

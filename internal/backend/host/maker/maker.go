@@ -32,11 +32,12 @@ type Request struct {
 	Dirs []string `json:"dirs"`
 }
 
-// The descriptors that a maker is born with; the guest agent has the link where
-// the maker had its supervisor.
+// The descriptors that a maker is born with: its supervisor, and the guest's end
+// of the link, which the guest agent has one number lower.
 const (
 	supervisorFD = 3
-	linkFD       = 4
+	linkRead     = 4
+	linkWrite    = 5
 )
 
 // Run makes the sandbox. It returns only with an error.
@@ -52,10 +53,10 @@ func Run() error {
 	}
 	// This closes the connection to the supervisor, and the copy has no mark
 	// that would close it as well.
-	if err := unix.Dup3(linkFD, supervisorFD, 0); err != nil {
+	if err := errors.Join(unix.Dup3(linkRead, linkRead-1, 0), unix.Dup3(linkWrite, linkWrite-1, 0)); err != nil {
 		return fmt.Errorf("handing over the link: %w", err)
 	}
-	unix.CloseOnExec(linkFD)
+	unix.CloseOnExec(linkWrite)
 	err = syscall.Exec(guest.Guest, []string{guest.Name}, guest.Env)
 	return fmt.Errorf("starting %s: %w", guest.Guest, err)
 }
