@@ -194,7 +194,7 @@ func environment(t *testing.T, r *room) {
 
 func (s suite) folder(t *testing.T) {
 	ws, vol, elsewhere := t.TempDir(), t.TempDir(), t.TempDir()
-	for _, d := range []string{ws, filepath.Join(ws, "sub/deep"), vol, filepath.Join(vol, "inner")} {
+	for _, d := range []string{ws, filepath.Join(ws, "sub"), filepath.Join(ws, "sub/deep"), vol, filepath.Join(vol, "inner")} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			t.Fatal(err)
 		}
