@@ -158,6 +158,10 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (*S
 			_ = sb.record.Ended(context.WithoutCancel(ctx), sb.ID, reason)
 		}
 	}
+	if name == BackendGVisor && os.Geteuid() != 0 && len(mounts) > 0 && sb.cfg.Workspace != WorkspaceOverlay {
+		// On shared folders only the sandbox's root is somebody outside: us.
+		sb.user = "root"
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		ended(keeper.ReasonFailed)
 		return fail("create", err, "check that "+o.home+" is writable and has room")

@@ -78,6 +78,9 @@ func serve(args []string, stdout io.Writer) error {
 		opts.RunDir = "/run/ravi"
 		opts.SpoolDir = "/run/ravi/spool"
 	}
+	if init && os.Geteuid() == 0 {
+		adoptHome()
+	}
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, unix.SIGTERM, unix.SIGINT)
 	ended := make(chan error, 1)
@@ -112,6 +115,19 @@ func serve(args []string, stdout io.Writer) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	return errors.Join(err, guest.EndDescendants(ctx))
+}
+
+// adoptHome gives the ordinary user a home where the image could not, since it
+// was made by somebody who has no other user's id to give.
+func adoptHome() {
+	const user = 1000
+	for _, dir := range []string{"/home/user", "/workspace"} {
+		var st unix.Stat_t
+		if unix.Lstat(dir, &st) == nil && st.Uid == 0 {
+			// A shared workspace stays its owner's, who is root in here.
+			_ = unix.Lchown(dir, user, user)
+		}
+	}
 }
 
 // harden keeps the sandbox's users away from the agent's memory and

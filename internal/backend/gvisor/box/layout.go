@@ -56,6 +56,9 @@ func layOut(r gvisor.Request) (*layout, error) {
 	if err != nil {
 		return nil, err
 	}
+	if r.Rootless {
+		l.notes = append(l.notes, rootlessNote)
+	}
 	ids := newIDMaps(r)
 	defer ids.close()
 
@@ -99,7 +102,8 @@ func layOut(r gvisor.Request) (*layout, error) {
 				Destination: m.Guest, Type: "bind", Source: filepath.Join(l.stage, at), Options: opts,
 			})
 		}
-		if err := take(m.Host, at, m, false); err != nil {
+		// Without rights on the host, what is mounted below cannot be left out.
+		if err := take(m.Host, at, m, r.Rootless); err != nil {
 			return nil, err
 		}
 	}
@@ -131,6 +135,10 @@ func layOut(r gvisor.Request) (*layout, error) {
 	}
 	return l, nil
 }
+
+// rootlessNote is what a user without root is told, once a sandbox.
+const rootlessNote = "Ravi runs without root: limits on processors and processes are not enforced, the memory limit only by the agent inside, " +
+	"and on shared folders commands run as the sandbox's root, which is you outside; run Ravi as root for all of it"
 
 // ownProc mounts the proc file system of the sandbox's process namespace, in
 // which the process ids that gVisor records have their meaning.
