@@ -175,7 +175,7 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (*S
 	}
 	sb.inst, err = be.Create(create, backend.Spec{
 		ID: sb.ID, Dir: dir, Home: o.home, Image: cfg.Image,
-		CPUs: cfg.CPUs, Memory: int64(cfg.MemoryMiB) << 20, Disk: disk << 30, Processes: maxProcesses,
+		CPUs: cfg.CPUs, Memory: int64(cfg.MemoryMiB) << 20, Disk: disk << 30, Processes: MaxProcesses,
 		Mounts: append(mounts, o.mounts...), Env: o.env, Grace: o.grace, Checkpoint: o.checkpoint,
 	})
 	if err != nil {
@@ -200,8 +200,8 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (*S
 	return sb, nil
 }
 
-// maxProcesses bounds the threads on the host that one sandbox may use.
-const maxProcesses = 8192
+// MaxProcesses bounds the threads on the host that one sandbox may use.
+const MaxProcesses = 8192
 
 // pick finds the backend, and never another than the one that was asked for.
 func pick(cfg Config) (backend.Backend, string, error) {
@@ -236,7 +236,7 @@ func defaultHome() (string, error) {
 	}
 	h, err := os.UserHomeDir()
 	if err != nil {
-		return "", fmt.Errorf("Ravi's home: %w", err)
+		return "", fmt.Errorf("finding Ravi's home: %w", err)
 	}
 	return filepath.Join(h, ".ravi"), nil
 }

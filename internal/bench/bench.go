@@ -12,6 +12,7 @@ import (
 
 	"ravi/internal/backend"
 	"ravi/internal/rootfs"
+	"ravi/internal/run"
 	"ravi/internal/store"
 	"ravi/sandbox"
 )
@@ -242,7 +243,7 @@ func (b *bench) prepare(ctx context.Context) error {
 	if slices.Equal(b.Only, []string{"version"}) {
 		return nil // it needs nobody
 	}
-	record := &recorder{store: b.Store, keepers: map[string]int{}}
+	record := &recorder{Recorder: run.Recorder{Store: b.Store}, keepers: map[string]int{}}
 	for _, name := range []string{sandbox.BackendGVisor, sandbox.BackendHost} {
 		x := &box{backend: name, home: b.Home, record: record}
 		err := b.try(ctx, x.by(), func() error { _, err := x.cold(ctx); return err })

@@ -10,8 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"ravi/internal/procid"
-	"ravi/internal/store"
+	"ravi/internal/run"
 	"ravi/sandbox"
 )
 
@@ -164,7 +163,7 @@ func (s *stamp) Write(p []byte) (int, error) {
 // recorder writes every sandbox of the benchmark down like any other, so that
 // a sweep finds what a crash leaves. It also remembers the keepers.
 type recorder struct {
-	store *store.Store
+	run.Recorder
 
 	mu      sync.Mutex
 	keepers map[string]int
@@ -178,40 +177,10 @@ func (r *recorder) keeper(id string) int {
 	return r.keepers[id]
 }
 
-// Creating implements sandbox.Recorder.
-func (r *recorder) Creating(ctx context.Context, i sandbox.Info) error {
-	self, err := procid.Self()
-	if err != nil {
-		return err
-	}
-	_, err = r.store.InsertSandbox(ctx, store.Sandbox{
-		ID: i.ID, Backend: i.Backend, Image: i.Image, Desired: store.WantRunning, Seen: store.SeenCreating, Owner: self, Dir: i.Dir,
-		Limits: store.Limits{CPUs: i.Config.CPUs, MemoryMiB: int64(i.Config.MemoryMiB)},
-	})
-	return err
-}
-
 // Created implements sandbox.Recorder.
 func (r *recorder) Created(ctx context.Context, id string, pid int) error {
-	keeper, err := procid.Of(pid)
-	if err != nil {
-		return err
-	}
 	r.mu.Lock()
 	r.keepers[id] = pid
 	r.mu.Unlock()
-	_, err = r.store.UpdateSandbox(ctx, id, func(b *store.Sandbox) error {
-		b.Seen, b.Keeper = store.SeenRunning, keeper
-		return nil
-	})
-	return err
-}
-
-// Ended implements sandbox.Recorder.
-func (r *recorder) Ended(ctx context.Context, id, reason string) error {
-	_, err := r.store.UpdateSandboxState(ctx, id, store.SeenEnded, reason)
-	if errors.Is(err, store.ErrFinal) {
-		return nil // somebody else saw it first
-	}
-	return err
+	return r.Recorder.Created(ctx, id, pid)
 }

@@ -148,6 +148,9 @@ func runOptions(ctx context.Context, env *command.Env, in runInput) (o runs.Opti
 		Decide: func(paths []gitbox.RiskyPath) error { return decide(env, in.Yes, paths) },
 		Step:   env.Progress.Step, Note: env.Progress.Log,
 	}
+	if o.SaveEvery, err = saveEvery(); err != nil {
+		return o, err
+	}
 	if !env.JSON {
 		// To a terminal goes only what a terminal may be told; elsewhere every byte.
 		o.Stdout, o.Stderr = env.Stdout, env.Stderr
@@ -159,6 +162,21 @@ func runOptions(ctx context.Context, env *command.Env, in runInput) (o runs.Opti
 		}
 	}
 	return o, nil
+}
+
+// saveEvery is how often the work is saved while the command runs, if the
+// environment says so. The default is good for all but tests and tight disks,
+// so there is no flag.
+func saveEvery() (time.Duration, error) {
+	text := os.Getenv("RAVI_SAVE_EVERY")
+	if text == "" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 100*time.Millisecond {
+		return 0, command.Usage(fmt.Sprintf("RAVI_SAVE_EVERY: %q is not a duration of at least 100ms", text), "use one such as 30s, or unset it")
+	}
+	return d, nil
 }
 
 func readTask(env *command.Env, path string) ([]byte, error) {

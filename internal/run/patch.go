@@ -145,6 +145,10 @@ func (s *state) outcome(ctx context.Context, err error) {
 	if errors.As(err, &f) {
 		t.Reason = f.step
 	}
+	var end *sandbox.EndError
+	if errors.As(err, &end) {
+		t.Reason = end.Reason
+	}
 	var ie *sandbox.InitError
 	if errors.As(err, &ie) {
 		t.Hint = ie.Hint

@@ -9,40 +9,43 @@ import (
 	"ravi/sandbox"
 )
 
-// recorder writes sandboxes down in the store.
-type recorder struct {
-	store *store.Store
-	runID string
+// Recorder writes sandboxes down in the store.
+type Recorder struct {
+	Store *store.Store
+	RunID string // the run that they are made for; may be empty
 }
 
-var _ sandbox.Recorder = (*recorder)(nil)
+var _ sandbox.Recorder = Recorder{}
 
-func (r *recorder) Creating(ctx context.Context, i sandbox.Info) error {
+// Creating implements sandbox.Recorder.
+func (r Recorder) Creating(ctx context.Context, i sandbox.Info) error {
 	self, err := procid.Self()
 	if err != nil {
 		return err
 	}
-	_, err = r.store.InsertSandbox(ctx, store.Sandbox{
-		ID: i.ID, RunID: r.runID, Backend: i.Backend, Image: i.Image, Workspace: i.Workspace,
+	_, err = r.Store.InsertSandbox(ctx, store.Sandbox{
+		ID: i.ID, RunID: r.RunID, Backend: i.Backend, Image: i.Image, Workspace: i.Workspace,
 		Desired: store.WantRunning, Seen: store.SeenCreating, Owner: self, Dir: i.Dir, Limits: limits(i.Config),
 	})
 	return err
 }
 
-func (r *recorder) Created(ctx context.Context, id string, pid int) error {
+// Created implements sandbox.Recorder.
+func (r Recorder) Created(ctx context.Context, id string, pid int) error {
 	keeper, err := procid.Of(pid)
 	if err != nil {
 		return err
 	}
-	_, err = r.store.UpdateSandbox(ctx, id, func(b *store.Sandbox) error {
+	_, err = r.Store.UpdateSandbox(ctx, id, func(b *store.Sandbox) error {
 		b.Seen, b.Keeper = store.SeenRunning, keeper
 		return nil
 	})
 	return err
 }
 
-func (r *recorder) Ended(ctx context.Context, id, reason string) error {
-	_, err := r.store.UpdateSandboxState(ctx, id, store.SeenEnded, reason)
+// Ended implements sandbox.Recorder.
+func (r Recorder) Ended(ctx context.Context, id, reason string) error {
+	_, err := r.Store.UpdateSandboxState(ctx, id, store.SeenEnded, reason)
 	if errors.Is(err, store.ErrFinal) {
 		return nil // somebody else saw it first
 	}

@@ -69,6 +69,9 @@ const (
 // wrapUp is how long the end of a run may take once it was cancelled.
 const wrapUp = 2 * time.Minute
 
+// workPrefix begins the name of a run's folder for what it needs on the way.
+const workPrefix = "work-"
+
 // keepFor is how long a kept sandbox lives without an owner.
 const keepFor = 24 * time.Hour
 
@@ -115,6 +118,13 @@ func Run(ctx context.Context, o Options) (*Task, error) {
 	}); err != nil {
 		return nil, fmt.Errorf("recording the run: %w", err)
 	}
+	// From now on there is a task.json; if this process is killed, the sweep
+	// closes it.
+	if err := dir.writeTask(s.task); err != nil {
+		err = fmt.Errorf("writing the run's folder: %w", err)
+		s.outcome(ctx, err)
+		return s.task, errors.Join(err, s.finish(context.WithoutCancel(ctx)))
+	}
 	dir.event("started", map[string]any{"id": id, "command": o.Command, "repo": shown})
 	err = s.all(ctx)
 	s.outcome(ctx, err)
@@ -129,7 +139,7 @@ func limits(c sandbox.Config) store.Limits {
 	if c.DiskSizeGB != nil {
 		disk = *c.DiskSizeGB
 	}
-	return store.Limits{CPUs: c.CPUs, MemoryMiB: int64(c.MemoryMiB), DiskMiB: int64(disk) << 10}
+	return store.Limits{CPUs: c.CPUs, MemoryMiB: int64(c.MemoryMiB), DiskMiB: int64(disk) << 10, Pids: sandbox.MaxProcesses}
 }
 
 // failure is what Ravi could not do, at a step.
@@ -174,7 +184,7 @@ func (s *state) note(format string, args ...any) {
 // all does the steps. It sets the task's status for how the command ended, and
 // returns an error for what Ravi could not do.
 func (s *state) all(ctx context.Context) (err error) {
-	work, err := os.MkdirTemp(s.dir.dir, "work-")
+	work, err := os.MkdirTemp(s.dir.dir, workPrefix)
 	if err != nil {
 		return &failure{"prepare", err}
 	}
@@ -220,7 +230,7 @@ func (s *state) all(ctx context.Context) (err error) {
 }
 
 func (s *state) open(ctx context.Context) (*sandbox.Sandbox, error) {
-	opts := []sandbox.Option{sandbox.WithHome(s.Home), sandbox.WithRecorder(&recorder{store: s.Store, runID: s.task.ID})}
+	opts := []sandbox.Option{sandbox.WithHome(s.Home), sandbox.WithRecorder(Recorder{Store: s.Store, RunID: s.task.ID})}
 	if s.Keep {
 		opts = append(opts, sandbox.WithGrace(keepFor))
 	}

@@ -29,7 +29,7 @@ func (s Sweeper) Kill(ctx context.Context, b store.Sandbox) error {
 	if b.Seen.Final() {
 		return nil
 	}
-	return (&recorder{store: s.Store}).Ended(ctx, b.ID, "killed")
+	return Recorder{Store: s.Store}.Ended(ctx, b.ID, "killed")
 }
 
 // end ends a sandbox through its keeper, or without one by what its plan says.
@@ -85,7 +85,7 @@ func (s Sweeper) Prune(ctx context.Context) (store.Swept, error) {
 			r.Problems = append(r.Problems, fmt.Sprintf("%s: %v", b.ID, err))
 			continue
 		}
-		if err := (&recorder{store: s.Store}).Ended(ctx, b.ID, keeper.ReasonOwnerGone); err != nil {
+		if err := (Recorder{Store: s.Store}).Ended(ctx, b.ID, keeper.ReasonOwnerGone); err != nil {
 			return r, err
 		}
 		r.Ended = append(r.Ended, b.ID)
@@ -163,6 +163,46 @@ func (s Sweeper) runs(ctx context.Context, alive map[string]bool) error {
 		}); err != nil && !errors.Is(err, store.ErrFinal) {
 			return err
 		}
+		if err := s.closeFolder(run); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// closeFolder does in a run's folder what its process did not live to do: it
+// removes what is of no more use, and says in task.json how the run ended. The
+// patch that was saved last and the logs stay.
+func (s Sweeper) closeFolder(run store.Run) error {
+	dir := filepath.Join(s.Home, "runs", run.ID)
+	scraps, err := filepath.Glob(filepath.Join(dir, workPrefix+"*"))
+	if err != nil {
+		return err
+	}
+	for _, scrap := range append(scraps, filepath.Join(dir, PatchFile+".tmp")) {
+		if err := os.RemoveAll(scrap); err != nil {
+			return err
+		}
+	}
+	b, err := os.ReadFile(filepath.Join(dir, TaskFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // it was killed before it began, or its folder was removed
+	}
+	if err != nil {
+		return err
+	}
+	var t Task
+	if err := json.Unmarshal(b, &t); err != nil {
+		return fmt.Errorf("the outcome of the run in %s: %w", dir, err)
+	}
+	if t.Status != store.RunRunning {
+		return nil
+	}
+	now := store.Now()
+	t.Status, t.Reason, t.EndedAt = store.RunError, keeper.ReasonOwnerGone, &now
+	t.Error = "the process that did the run was killed"
+	if _, err := os.Stat(filepath.Join(dir, PatchFile)); err == nil {
+		t.Hint = PatchFile + " is what was saved before; it was not proven"
+	}
+	return (&folder{dir: dir}).writeTask(&t)
 }
