@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
-	"golang.org/x/net/http2"
 
 	"ravi/internal/guestapi/filesystem"
 )
@@ -332,9 +331,8 @@ func layDown(root *os.Root, h *tar.Header, r io.Reader) error {
 // isCut says whether an error looks like a link that is gone.
 func isCut(err error) bool {
 	var ne *net.OpError
-	var se http2.StreamError
-	var ga http2.GoAwayError
+	var ue *url.Error
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) ||
 		errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) ||
-		errors.As(err, &ne) || errors.As(err, &se) || errors.As(err, &ga) || connect.CodeOf(err) == connect.CodeUnavailable
+		errors.As(err, &ne) || errors.As(err, &ue) || connect.CodeOf(err) == connect.CodeUnavailable
 }

@@ -3,7 +3,6 @@ package keeper
 import (
 	"bufio"
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,7 +15,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/net/http2"
 	"golang.org/x/sys/unix"
 )
 
@@ -27,7 +25,7 @@ type Handle struct {
 	plan  *Plan // nil if this process only attached
 	conn  net.Conn
 	http  *http.Client
-	trans *http2.Transport
+	trans *http.Transport
 
 	ready chan struct{} // closed once the sandbox is made or has failed
 	ended chan struct{} // closed once it is gone
@@ -113,13 +111,11 @@ func newHandle(dir string, plan *Plan, conn net.Conn) *Handle {
 		ready: make(chan struct{}), ended: make(chan struct{}),
 		answers: make(chan Reply, 1),
 	}
-	h.trans = &http2.Transport{
-		AllowHTTP:          true,
+	h.trans = &http.Transport{
+		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return dialIn(ctx, dir, LinkSocket) },
+		Protocols:          onlyHTTP2(),
 		DisableCompression: true,
-		MaxReadFrameSize:   1 << 20,
-		DialTLSContext: func(ctx context.Context, _, _ string, _ *tls.Config) (net.Conn, error) {
-			return dialIn(ctx, dir, LinkSocket)
-		},
+		HTTP2:              &http.HTTP2Config{MaxReadFrameSize: 1 << 20},
 	}
 	h.http = &http.Client{Transport: h.trans, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	go h.listen()

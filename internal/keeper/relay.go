@@ -1,17 +1,17 @@
 package keeper
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"os"
 	"os/signal"
 	"sync/atomic"
-	"time"
 
-	"golang.org/x/net/http2"
 	"golang.org/x/sys/unix"
 
 	"ravi/internal/guestapi"
@@ -44,6 +44,8 @@ func Relay(uid, gid uint32) error {
 	}
 	listener.Close()
 	reap()
+	// The HTTP code logs what a peer does wrong, as often as it does it.
+	log.SetOutput(io.Discard)
 	if err := confine(uid, gid); err != nil {
 		return fmt.Errorf("confining the relay: %w", err)
 	}
@@ -67,38 +69,44 @@ func relay(conn net.Conn, l net.Listener, token string) int {
 		conn = c
 	}
 	watched := &watchedConn{Conn: conn, done: make(chan struct{})}
-	transport := &http2.Transport{
-		AllowHTTP:          true,
-		DisableCompression: true,
-		MaxHeaderListSize:  maxHeaderBytes,
-		MaxReadFrameSize:   256 << 10,
-		CountError:         func(what string) { fmt.Fprintln(os.Stderr, "ravi-keeper: the link:", what) },
+	transport := &http.Transport{
+		DialContext:            func(context.Context, string, string) (net.Conn, error) { return watched, nil },
+		Protocols:              onlyHTTP2(),
+		DisableCompression:     true,
+		MaxResponseHeaderBytes: maxHeaderBytes,
+		HTTP2: &http.HTTP2Config{
+			MaxReadFrameSize: 256 << 10,
+			// What one call holds when its owner does not read. There is no
+			// smaller bound on the connection: calls must not stop each other.
+			MaxReceiveBufferPerStream: 1 << 20,
+			CountError:                func(what string) { fmt.Fprintln(os.Stderr, "ravi-keeper: the link:", what) },
+		},
 	}
-	guest, err := transport.NewClientConn(watched)
+	guest, err := transport.NewClientConn(context.Background(), "http", "guest:80")
 	if err != nil {
 		return relayViolation
 	}
-	handler := limited(newRelay(guest))
-	server := &http2.Server{MaxConcurrentStreams: maxStreams, MaxReadFrameSize: 1 << 20}
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go server.ServeConn(c, &http2.ServeConnOpts{
-				BaseConfig: &http.Server{MaxHeaderBytes: maxHeaderBytes, IdleTimeout: 0, ReadHeaderTimeout: 10 * time.Second},
-				Handler:    handler,
-			})
-		}
-	}()
+	server := &http.Server{
+		Handler:        limited(newRelay(guest)),
+		Protocols:      onlyHTTP2(),
+		MaxHeaderBytes: maxHeaderBytes,
+		HTTP2:          &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReadFrameSize: 1 << 20},
+	}
+	go func() { _ = server.Serve(l) }() // it ends with the process
 	<-watched.done
-	l.Close()
+	_ = server.Close()
 	if watched.sawEnd.Load() {
 		return relayLinkClosed
 	}
 	// This side gave up the connection while the other still held it.
 	return relayViolation
+}
+
+// onlyHTTP2 is HTTP/2 without TLS, on a wire that is private already.
+func onlyHTTP2() *http.Protocols {
+	var p http.Protocols
+	p.SetUnencryptedHTTP2(true)
+	return &p
 }
 
 // watchedConn tells when and why the link ends.
