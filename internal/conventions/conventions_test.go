@@ -29,7 +29,7 @@ var layers = [][]string{
 	{"internal/run"},
 	{"internal/command", "internal/bench"},
 	{"internal/cli"},
-	{"cmd", "internal/e2e"},
+	{"cmd", "internal/e2e", "internal/toolcases"},
 }
 
 // forbidden says what a package must not import, directly or through others of ours. The reason is what is shown.
