@@ -124,6 +124,15 @@ func layOut(r gvisor.Request) (*layout, error) {
 			return nil, err
 		}
 	}
+	for _, m := range l.mounts {
+		st, err := os.Stat(m.Source)
+		if err != nil {
+			return nil, err
+		}
+		if err := mountPoint(l.rootfs, m.Destination, st.IsDir()); err != nil {
+			return nil, err
+		}
+	}
 	for _, h := range r.Hidden {
 		at := filepath.Join(l.rootfs, h)
 		if _, err := os.Lstat(at); errors.Is(err, os.ErrNotExist) {
