@@ -264,7 +264,7 @@ func (p *plainRelay) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Path == "/tar" && r.Method == http.MethodGet && res.StatusCode == http.StatusOK:
 		w.Header().Set("Content-Type", "application/x-tar")
 		w.Header().Set("Trailer", tarSummary)
-		if err := copyTar(w, res.Body); err != nil {
+		if err := copyTar(w, res.Body, maxTarEntries); err != nil {
 			// The owner must see that the archive is cut.
 			panic(http.ErrAbortHandler)
 		}
@@ -327,9 +327,10 @@ func copyFlushing(w http.ResponseWriter, r io.Reader) error {
 const maxTarEntries = 2_000_000
 
 // copyTar reads an archive from the guest and writes one of our own: plain
-// files, folders and links with relative names, nothing else.
-func copyTar(w io.Writer, r io.Reader) error {
+// files, folders and links with relative names, nothing else, and at most so many.
+func copyTar(w io.Writer, r io.Reader, most int) error {
 	in, out := tar.NewReader(r), tar.NewWriter(w)
+	buf := make([]byte, 64<<10)
 	for n := 0; ; n++ {
 		h, err := in.Next()
 		if err == io.EOF {
@@ -338,8 +339,8 @@ func copyTar(w io.Writer, r io.Reader) error {
 		if err != nil {
 			return err
 		}
-		if n >= maxTarEntries {
-			return fmt.Errorf("more than %d entries", maxTarEntries)
+		if n >= most {
+			return fmt.Errorf("more than %d entries", most)
 		}
 		clean, err := cleanHeader(h)
 		if err != nil {
@@ -348,7 +349,7 @@ func copyTar(w io.Writer, r io.Reader) error {
 		if err := out.WriteHeader(clean); err != nil {
 			return err
 		}
-		if _, err := io.Copy(out, in); err != nil {
+		if _, err := io.CopyBuffer(out, in, buf); err != nil {
 			return err
 		}
 	}

@@ -123,7 +123,7 @@ func (s *supervisor) run() (reason string) {
 			case e.cmd == s.maker:
 				s.maker = nil
 				if s.plan.Stays && s.ready {
-					return s.whyEnded(ReasonDied)
+					return s.whyMakerEnded()
 				}
 			}
 
@@ -363,6 +363,20 @@ func (s *supervisor) whyEnded(otherwise string) string {
 		return ReasonOOM
 	}
 	return otherwise
+}
+
+// whyMakerEnded is for a maker that is the sandbox. It ends before the relay
+// also when it is the relay that ended, since the init of a process namespace
+// takes all in it along first.
+func (s *supervisor) whyMakerEnded() string {
+	select {
+	case e := <-s.exits:
+		if e.cmd == s.relay {
+			return s.whyRelayEnded(e.state)
+		}
+	case <-time.After(time.Second):
+	}
+	return s.whyEnded(ReasonDied)
 }
 
 func (s *supervisor) whyRelayEnded(st *os.ProcessState) string {
