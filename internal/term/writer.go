@@ -64,9 +64,7 @@ func next(b []byte) (n int, keep, whole bool) {
 	if r == utf8.RuneError && size == 1 {
 		return 1, false, true
 	}
-	// The eight-bit controls, and marks that reorder text.
-	harmful := r >= 0x80 && r < 0xa0 || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069
-	return size, !harmful, true
+	return size, !obeyed(r), true
 }
 
 // sequence looks at an escape sequence (ECMA-48, section 5).
