@@ -67,7 +67,7 @@ func TestDebuggers(t *testing.T) {
 		r.needsGo(t)
 		r.put(t, "dbg/go.mod", "module dbg\n\ngo 1.21\n")
 		r.put(t, "dbg/main.go", "package main\n\nfunc twice(x int) int {\n\ty := x * 2\n\treturn y\n}\n\nfunc main() {\n\tprintln(twice(21))\n}\n")
-		res := r.run(t, sandbox.Cmd{Shell: goEnv + "go build -gcflags='all=-N -l' -o dbg . && dlv exec --allow-non-terminal-interactive ./dbg 2>&1",
+		res := r.run(t, sandbox.Cmd{Shell: goEnv + "go build -gcflags='all=-N -l' -o dbg . && dlv exec --check-go-version=false --allow-non-terminal-interactive ./dbg 2>&1",
 			Dir: "dbg", Stdin: strings.NewReader("break main.twice\ncontinue\nnext\nnext\nprint y\ncontinue\nexit\n")})
 		contains(t, "the session", res.Stdout, "main.twice", "42", "has exited with status 0")
 	})

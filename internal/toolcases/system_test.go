@@ -102,6 +102,9 @@ func TestWhatIsNotThere(t *testing.T) {
 		{"set-user-id on a shared folder", "", "touch bit && chmod u+s bit && test -u bit", ""},
 		{"device files", "", "sudo mknod /tmp/null c 1 3", ""},
 		{"changing the clock", "date", "sudo date -s @0", ""},
+		{"the host's name", "hostname", "sudo hostname other", ""},
+		{"a raw socket", "python3", "sudo python3 -c 'import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)'", "ermitted"},
+		{"the package database", "dpkg", "dpkg -s bash", "not installed"},
 		{"kernel modules", "modprobe", "sudo modprobe loop", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -125,6 +128,27 @@ libc = ctypes.CDLL(None, use_errno=True)
 for name, number in {"io_uring_setup": 425, "landlock_create_ruleset": 444, "futex_waitv": 449, "userfaultfd": 323, "memfd_secret": 447, "fanotify_init": 300}.items():
     if libc.syscall(number, 0, 0, 0, 0, 0, 0) != -1 or ctypes.get_errno() != 38: print(name, ctypes.get_errno())
 '`), "")
+	})
+	t.Run("files of /proc", func(t *testing.T) {
+		want(t, "there are", r.sh(t, `for f in pressure/memory vmstat diskstats sys/kernel/core_pattern sys/fs/inotify/max_user_watches self/smaps_rollup; do
+	test ! -e /proc/$f || echo $f; done`), "")
+		want(t, "the load", r.sh(t, "cut -d' ' -f1-3 /proc/loadavg"), "0.00 0.00 0.00\n")
+	})
+	// A sparse file is as large as it looks.
+	t.Run("blocks", func(t *testing.T) {
+		for _, dir := range []string{"/workspace", "/tmp"} {
+			want(t, dir, r.sh(t, "cd "+dir+" && truncate -s 64M sparse && du -m sparse | cut -f1; rm sparse"), "64\n")
+		}
+	})
+	t.Run("renaming without replacing", func(t *testing.T) {
+		r.needs(t, "python3")
+		for dir, result := range map[string]string{"/tmp": "0\n", "/workspace": "22\n"} {
+			want(t, dir, r.sh(t, `python3 -c '
+import ctypes, os, sys
+os.chdir(sys.argv[1]); open("a", "w").close()
+libc = ctypes.CDLL(None, use_errno=True)
+print(0 if libc.renameat2(-100, b"a", -100, b"b", 1) == 0 else ctypes.get_errno())' `+dir), result)
+		}
 	})
 	// An endless hang is ended by the time-out and told as such.
 	t.Run("a hang", func(t *testing.T) {
