@@ -123,8 +123,15 @@ func (v *flagValue) Set(text string) error {
 		v.given = true
 		v.field.Clear(v.in)
 	}
-	return v.field.Set(v.in, text)
+	err := v.field.Set(v.in, text)
+	if err != nil && v.field.Host == command.HostSecret {
+		return secretFlagError{fmt.Errorf("--%s: %w", v.field.Flag, err)} // what is shown otherwise repeats the text
+	}
+	return err
 }
+
+// secretFlagError is what is wrong with a flag whose value must not be shown.
+type secretFlagError struct{ error }
 
 func (v *flagValue) String() string {
 	if v == nil || v.field == nil {

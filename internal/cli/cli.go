@@ -157,5 +157,8 @@ func widthOf(w io.Writer) int {
 }
 
 func usageError(cmd *cobra.Command, err error) error {
+	if secret := (secretFlagError{}); errors.As(err, &secret) {
+		err = secret.error
+	}
 	return command.Usage(err.Error(), fmt.Sprintf("see %s --help", cmd.CommandPath()))
 }

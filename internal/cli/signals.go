@@ -23,6 +23,10 @@ func interruptible(parent context.Context, stderr io.Writer) (context.Context, f
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	// A reader that goes away is an error of the write; it must not end the program in the middle of a run. Ignoring the
+	// signal would be inherited by what is started, so it is caught.
+	pipe := make(chan os.Signal, 1)
+	signal.Notify(pipe, syscall.SIGPIPE)
 	done := make(chan struct{})
 	go func() {
 		for n := 0; ; n++ {
@@ -43,6 +47,7 @@ func interruptible(parent context.Context, stderr io.Writer) (context.Context, f
 	}()
 	return ctx, func() {
 		signal.Stop(signals)
+		signal.Stop(pipe)
 		close(done)
 		cancel(nil)
 	}
