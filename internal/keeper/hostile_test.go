@@ -431,6 +431,10 @@ func TestHostileAnswers(t *testing.T) {
 			if s.Err() == nil {
 				t.Error("the owner took it for a whole stream")
 			}
+			// What a guest says badly is neither a full disk nor a fault of the owner.
+			if code := connect.CodeOf(s.Err()); code != connect.CodeInternal && code != connect.CodeUnavailable {
+				t.Errorf("the code is %v: %v", code, s.Err())
+			}
 		})
 	}
 }

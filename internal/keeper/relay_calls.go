@@ -98,7 +98,15 @@ func clean(err error) error {
 	if !errors.As(err, &ce) {
 		return connect.NewError(connect.CodeUnavailable, err)
 	}
-	return connect.NewError(ce.Code(), errors.New(cleanText(ce.Message())))
+	code := ce.Code()
+	switch {
+	case connect.IsWireError(err), code == connect.CodeCanceled, code == connect.CodeDeadlineExceeded:
+	case errors.Is(err, io.ErrUnexpectedEOF), code == connect.CodeUnavailable:
+		code = connect.CodeUnavailable // the link is cut, which is not the guest's word
+	default:
+		code = connect.CodeInternal // it said what cannot be read, or too much
+	}
+	return connect.NewError(code, errors.New(cleanText(ce.Message())))
 }
 
 func cleanText(s string) string {
