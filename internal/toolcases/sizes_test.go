@@ -64,12 +64,12 @@ func TestToolsSeeTheLimits(t *testing.T) {
 // What takes more than there is was ended for want of memory, and is told so;
 // the sandbox goes on.
 func TestMoreMemoryThanThereIs(t *testing.T) {
-	r := open(t, func(c *sandbox.Config) { c.CPUs, c.MemoryMiB = 1, 512 })
+	r := open(t, func(c *sandbox.Config) { c.CPUs, c.MemoryMiB = 1, 256 })
 	for tool, program := range map[string]string{
 		"python3": `b = []
-while len(b) < 600: b.append(b"x" * (1 << 20))
+while len(b) < 300: b.append(b"x" * (1 << 20))
 print("had all")`,
-		"node": `const b = []; while (b.length < 600) b.push(Buffer.alloc(1 << 20, 1)); console.log("had all")`,
+		"node": `const b = []; while (b.length < 300) b.push(Buffer.alloc(1 << 20, 1)); console.log("had all")`,
 	} {
 		t.Run(tool, func(t *testing.T) {
 			r.needs(t, tool)

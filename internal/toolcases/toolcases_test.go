@@ -31,7 +31,7 @@ func open(t *testing.T, change ...func(*sandbox.Config)) *room {
 	t.Helper()
 	cfg := sandbox.Default()
 	cfg.Backend = sandbox.BackendGVisor
-	cfg.DefaultTimeout = 150
+	cfg.DefaultTimeout = 230
 	for _, c := range change {
 		c(&cfg)
 	}
