@@ -17,33 +17,40 @@ import (
 
 	"ravi/internal/guestapi"
 	"ravi/internal/guestapi/process"
+	"ravi/internal/programs"
 )
 
-// The tests of this file run the supervisor and the relay as they are, with
-// this test program in the place of ravi-keeper and of a sandbox whose guest
-// is hostile.
+// The tests of this file run the real ravi-keeper, with this test program as
+// the maker of a sandbox whose guest is hostile.
 func TestMain(m *testing.M) {
-	switch {
-	case len(os.Args) == 2 && os.Args[1] == "supervise":
-		leave(Supervise(os.NewFile(3, "control")))
-	case len(os.Args) == 4 && os.Args[1] == "relay":
-		uid, err := strconv.ParseUint(os.Args[2], 10, 32)
-		if err != nil {
-			leave(err)
+	if len(os.Args) == 2 && os.Args[0] == "hostile-guest" {
+		if err := hostileGuest(os.Args[1]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
 		}
-		leave(Relay(uint32(uid), uint32(uid)))
-	case len(os.Args) == 2 && os.Args[0] == "hostile-guest":
-		leave(hostileGuest(os.Args[1]))
+		os.Exit(0)
 	}
 	os.Exit(m.Run())
 }
 
-func leave(err error) {
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+// keeperProgram is ravi-keeper as the ravi program lays it out.
+func keeperProgram(t *testing.T) string {
+	t.Helper()
+	if os.Getenv(programs.EnvProgram) == "" {
+		built, err := filepath.Abs("../../bin/ravi")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(built); err != nil {
+			t.Fatal("there is no bin/ravi: run `make build`")
+		}
+		t.Setenv(programs.EnvProgram, built)
 	}
-	os.Exit(0)
+	set, err := programs.Find(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set.Keeper
 }
 
 // hostileGuest is a maker that is the sandbox as well.
@@ -120,7 +127,7 @@ func hold(t *testing.T, mode string) (*Handle, Plan) {
 		ID: "sbxkeepertest", Dir: dir, Maker: exe, MakerArgs: []string{"hostile-guest", mode}, Stays: true,
 		Request: json.RawMessage(`{}`), RelayUID: 1_899_999_999, RelayGID: 1_899_999_999,
 	}
-	h, err := Start(exe, plan, nil)
+	h, err := Start(keeperProgram(t), plan, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
