@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bufio"
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -252,9 +253,9 @@ func TestKeeperKilled(t *testing.T) {
 	s := w.start(r, "--", "sh", "-c", "echo done >>a; echo ready; sleep 100")
 	id := s.id()
 	s.until("ready")
-	for _, pid := range processesOf(id, "ravi-keeper") {
-		_ = syscall.Kill(pid, syscall.SIGKILL) // it may be gone with the other
-	}
+	var box struct{ Keeper struct{ PID int } }
+	must(t, json.Unmarshal([]byte(w.ravi("sandbox", "inspect", id, "--json").want(0).stdout), &box))
+	must(t, syscall.Kill(box.Keeper.PID, syscall.SIGKILL))
 	res := s.wait().want(125)
 	if k := res.task(); k.Status != "error" || k.Patch != nil || k.Error == "" {
 		t.Errorf("task.json says %+v", k)
