@@ -262,12 +262,9 @@ func decide(env *command.Env, yes bool, paths []gitbox.RiskyPath) error {
 	for _, p := range paths {
 		fmt.Fprintf(&b, "  %s (%s)\n", safe.Safe(p.Path), safe.Safe(p.Why))
 	}
-	refused := &command.Error{
-		Code:    command.CodeConflict,
-		Message: "the patch was not applied: it changes files that programs of yours would execute or obey:\n" + b.String(),
-		Hint:    "read the patch, then apply it with --apply --yes",
-		Status:  409, Exit: command.ExitRavi,
-	}
+	refused := runs.WithHint(
+		errors.New("the patch was not applied: it changes files that programs of yours would execute or obey:\n"+b.String()),
+		"read changes.patch, then lay it on with git apply, or have a run do so unasked with --apply --yes")
 	if !env.StdinTerminal || !env.StderrTerminal || env.JSON {
 		return refused
 	}

@@ -155,7 +155,9 @@ func (s *started) until(line string) {
 		select {
 		case got, ok := <-s.lines:
 			if !ok {
-				s.w.t.Fatalf("the run ended before it said %q", line)
+				_ = s.cmd.Wait()
+				s.ended = true
+				s.w.t.Fatalf("the run ended before it said %q: %s", line, s.stderr)
 			}
 			if got == line {
 				return

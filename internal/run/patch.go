@@ -150,8 +150,12 @@ func (s *state) outcome(ctx context.Context, err error) {
 		t.Reason = end.Reason
 	}
 	var ie *sandbox.InitError
-	if errors.As(err, &ie) {
+	var h *hinted
+	switch {
+	case errors.As(err, &ie):
 		t.Hint = ie.Hint
+	case errors.As(err, &h):
+		t.Hint = h.hint
 	}
 }
 

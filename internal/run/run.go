@@ -151,6 +151,17 @@ type failure struct {
 func (f *failure) Error() string { return f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
+// hinted is an error with what mends it.
+type hinted struct {
+	error
+	hint string
+}
+
+func (h *hinted) Unwrap() error { return h.error }
+
+// WithHint is err with a hint, for Options.Decide; it becomes the task's.
+func WithHint(err error, hint string) error { return &hinted{err, hint} }
+
 // step does one part of the run, timed and told.
 func (s *state) step(name, title string, f func() error) error {
 	end := func(error) {}
@@ -192,13 +203,17 @@ func (s *state) all(ctx context.Context) (err error) {
 
 	// The sandbox starts while the repository is read.
 	opened := make(chan error, 1)
+	var took time.Duration
 	go func() {
+		start := time.Now()
 		var err error
 		s.sb, err = s.open(ctx)
+		took = time.Since(start)
 		opened <- err
 	}()
 	exportErr := s.step("export", "Read the repository", func() error { return s.export(ctx, filepath.Join(work, "base")) })
 	openErr := s.step("create", "Start the sandbox", func() error { return <-opened })
+	s.task.Timings["create"] = took.Milliseconds() // not what of it was waited for
 	if s.sb != nil {
 		defer func() { err = errors.Join(err, s.close()) }()
 	}
