@@ -40,7 +40,8 @@ type Config struct {
 	Image string `json:"image"`
 	// CPUs is how many processors' time the sandbox gets.
 	CPUs float64 `json:"cpus"`
-	// MemoryMiB is how much memory it gets, its kernel's own included.
+	// MemoryMiB is how much memory it gets. What its kernel itself needs comes
+	// on top, bounded: 64 MiB and a thirty-second part.
 	MemoryMiB int `json:"memory_mib"`
 	// DiskSizeGB bounds what it may write outside shared folders; nil means 4.
 	DiskSizeGB *int     `json:"disk_size_gb"`

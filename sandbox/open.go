@@ -162,7 +162,7 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (*S
 		// On shared folders only the sandbox's root is somebody outside: us.
 		sb.user = "root"
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
 		ended(keeper.ReasonFailed)
 		return fail("create", err, "check that "+o.home+" is writable and has room")
 	}

@@ -17,8 +17,9 @@ import (
 type Spec struct {
 	// ID names the sandbox: lower-case letters and digits.
 	ID string
-	// Dir is the sandbox's own directory: it exists, is closed to others, and
-	// is removed with the sandbox.
+	// Dir is the sandbox's own directory. The backend makes it, closed to
+	// others, just before what is made in it; it is removed with the sandbox.
+	// The directory above exists.
 	Dir string
 	// Home is Ravi's home, for what sandboxes share.
 	Home  string

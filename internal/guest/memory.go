@@ -96,8 +96,7 @@ func (s *Server) watchMemory(ctx context.Context) {
 		if err == nil {
 			wait = nextLook(used, mark)
 			if used >= mark {
-				s.relieve(ctx, used, limit, inVain >= patience)
-				inVain++
+				inVain = s.relieveTo(ctx, mark, used, limit, inVain)
 			} else {
 				inVain = 0
 			}
@@ -106,6 +105,46 @@ func (s *Server) watchMemory(ctx context.Context) {
 			s.events.add(&ravi.Event{Event: &ravi.Event_LowDisk_{LowDisk: ev}})
 		}
 		timer.Reset(wait)
+	}
+}
+
+// relieveTo ends processes until the use is below the mark, and returns how
+// many in a row had to go. Meanwhile everything else stands still: many
+// processes that grow at once would else be faster than their ends.
+func (s *Server) relieveTo(ctx context.Context, mark, used, limit uint64, inVain int) int {
+	if os.Getpid() == 1 {
+		defer thaw(freeze())
+	}
+	for used >= mark && ctx.Err() == nil {
+		s.relieve(ctx, used, limit, inVain >= patience)
+		inVain++
+		now, err := s.opts.memoryUsed()
+		if err != nil || inVain > patience {
+			break // look again later
+		}
+		used = now
+	}
+	return inVain
+}
+
+// freeze stops every process but this one, and returns those that it stopped.
+func freeze() []procInfo {
+	var stopped []procInfo
+	procs, err := readProcs()
+	if err != nil {
+		return nil
+	}
+	for _, p := range procs {
+		if p.pid != os.Getpid() && p.state != 'T' && p.state != 't' && p.state != 'Z' && unix.Kill(p.pid, unix.SIGSTOP) == nil {
+			stopped = append(stopped, p)
+		}
+	}
+	return stopped
+}
+
+func thaw(stopped []procInfo) {
+	for _, p := range stopped {
+		_ = unix.Kill(p.pid, unix.SIGCONT) // one that was ended needs none
 	}
 }
 

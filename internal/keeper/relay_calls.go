@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"path"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -248,8 +249,8 @@ var answered = []string{
 	"Accept-Ranges", "Etag", "Last-Modified", "Vary",
 }
 
-// tarSummary is the trailer in which /tar says what it left out.
-const tarSummary = "X-Tar-Summary"
+// tarTrailers are the trailers in which /tar counts what it sent and left out.
+var tarTrailers = []string{"Ravi-Tar-Entries", "Ravi-Tar-Skipped", "Ravi-Tar-Changed"}
 
 func (p *plainRelay) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	req, err := http.NewRequestWithContext(r.Context(), r.Method, "http://guest"+r.URL.RequestURI(), r.Body)
@@ -271,12 +272,16 @@ func (p *plainRelay) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		recode(w, res)
 	case r.URL.Path == "/tar" && r.Method == http.MethodGet && res.StatusCode == http.StatusOK:
 		w.Header().Set("Content-Type", "application/x-tar")
-		w.Header().Set("Trailer", tarSummary)
+		w.Header().Set("Trailer", strings.Join(tarTrailers, ", "))
 		if err := copyTar(w, res.Body, maxTarEntries); err != nil {
 			// The owner must see that the archive is cut.
 			panic(http.ErrAbortHandler)
 		}
-		w.Header().Set(tarSummary, cleanText(res.Trailer.Get(tarSummary)))
+		for _, k := range tarTrailers {
+			if n, err := strconv.ParseUint(res.Trailer.Get(k), 10, 63); err == nil {
+				w.Header().Set(k, strconv.FormatUint(n, 10))
+			}
+		}
 	default:
 		for _, k := range answered {
 			if v := res.Header.Get(k); v != "" {

@@ -16,7 +16,9 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"ravi/internal/backend"
@@ -61,7 +63,7 @@ func (Backend) Create(ctx context.Context, s backend.Spec) (backend.Instance, er
 	if err != nil {
 		return nil, err
 	}
-	for _, d := range []string{"overlay", "kernel"} {
+	for _, d := range []string{"", "overlay", "kernel"} {
 		if err := os.Mkdir(filepath.Join(s.Dir, d), 0o700); err != nil && !os.IsExist(err) {
 			return nil, fmt.Errorf("preparing the sandbox: %w", err)
 		}
@@ -72,10 +74,10 @@ func (Backend) Create(ctx context.Context, s backend.Spec) (backend.Instance, er
 		Image: root.Dir, Host: root.Host, Hidden: root.Hidden,
 		Guest: progs.Guest,
 		Env: append([]string{
-			"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+			"PATH=" + guestPath(os.Getenv("PATH")),
 			"RAVI_MEMORY_LIMIT=" + strconv.FormatInt(s.Memory, 10),
 		}, s.Env...),
-		CPUs: s.CPUs, Memory: s.Memory, Disk: s.Disk, Processes: s.Processes,
+		CPUs: s.CPUs, Memory: s.Memory, Overhead: memoryOverhead(s.Memory), Disk: s.Disk, Processes: s.Processes,
 		IDBase: slot(s.ID), IDCount: idCount,
 		Rootless:   rootless,
 		Checkpoint: s.Checkpoint,
@@ -128,6 +130,24 @@ func (Backend) Create(ctx context.Context, s backend.Spec) (backend.Instance, er
 		plan.RelayGID = plan.RelayUID
 	}
 	return keeper.Start(progs.Keeper, plan, attr)
+}
+
+// memoryOverhead is what the kernel's limit lies above the sandbox's: room for
+// gVisor's own processes, one of which stands for each of the guest's. Without
+// it the host would end the whole sandbox before the guest agent could end the
+// process that asks for too much.
+func memoryOverhead(limit int64) int64 { return 64<<20 + limit/32 }
+
+// guestPath is the PATH inside: the usual folders, and those of this process's
+// own PATH that are seen in there as well, such as /usr/local/go/bin.
+func guestPath(host string) string {
+	path := []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
+	for _, d := range filepath.SplitList(host) {
+		if strings.HasPrefix(filepath.Clean(d), "/usr/") && filepath.Clean(d) == d && !slices.Contains(path, d) {
+			path = append(path, d)
+		}
+	}
+	return strings.Join(path, ":")
 }
 
 // slot picks the range of host ids for a sandbox.

@@ -22,6 +22,7 @@ type Request struct {
 
 	CPUs      float64 `json:"cpus"`
 	Memory    int64   `json:"memory"`    // bytes
+	Overhead  int64   `json:"overhead"`  // bytes on top, for gVisor itself
 	Disk      int64   `json:"disk"`      // bytes that the overlay may hold
 	Processes int64   `json:"processes"` // host threads
 	Cgroup    string  `json:"cgroup"`    // path below the hierarchies' roots; empty: none

@@ -71,6 +71,9 @@ func (Backend) Create(ctx context.Context, s backend.Spec) (backend.Instance, er
 	if len(s.Mounts) == 0 {
 		guest.Dirs = append(guest.Dirs, filepath.Join(s.Dir, WorkspaceDir))
 	}
+	if err := os.Mkdir(s.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("preparing the sandbox: %w", err)
+	}
 	b, err := json.Marshal(guest)
 	if err != nil {
 		return nil, err

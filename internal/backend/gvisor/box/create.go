@@ -78,6 +78,15 @@ func create(r gvisor.Request, link map[int]*os.File) (notes []string, err error)
 		_ = c.Destroy()
 		return nil, explain(err)
 	}
+	if r.Cgroup != "" {
+		// The guest was shown the limit that was asked for; the kernel's is
+		// higher by what gVisor itself needs.
+		limit := r.Memory + r.Overhead
+		if err := c.Update(&specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &limit}}); err != nil {
+			_ = c.Destroy()
+			return nil, explain(fmt.Errorf("making room for gVisor itself in the cgroup: %w", err))
+		}
+	}
 	return st.notes, nil
 }
 
