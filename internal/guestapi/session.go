@@ -23,6 +23,7 @@ type Sessions struct {
 	token []byte
 
 	rest []byte // read, and not yet delivered
+	tail []byte // the end of what was delivered, as far as a token may begin there
 
 	mu      sync.Mutex // guards writing and current
 	current *session
@@ -146,21 +147,26 @@ func (c *session) Read(b []byte) (int, error) {
 	}
 }
 
-// deliver hands out what certainly lies before a token; ended says that the
-// token is next.
+// deliver hands out what lies before a token; ended says that the token is next.
+// Nothing is held back because a token might begin with it: it may be the end of
+// a message, after which nothing comes for long. So the end of a session may be
+// the beginning of a token. That does no harm: what is asked for by a token is
+// that the session be given up.
 func (s *Sessions) deliver(b []byte) (n int, ended bool) {
 	free := len(s.rest)
 	if len(s.token) > 0 {
-		if i := bytes.Index(s.rest, s.token); i == 0 {
-			s.rest = s.rest[len(s.token):]
-			return 0, true
-		} else if i > 0 {
-			free = i
-		} else {
-			free -= begins(s.rest, s.token)
+		both := append(s.tail[:len(s.tail):len(s.tail)], s.rest...)
+		if i := bytes.Index(both, s.token); i >= 0 {
+			free = max(i-len(s.tail), 0)
+			if free == 0 {
+				s.rest, s.tail = both[i+len(s.token):], nil
+				return 0, true
+			}
 		}
 	}
 	n = copy(b, s.rest[:free])
+	s.tail = append(s.tail, s.rest[:n]...)
+	s.tail = bytes.Clone(s.tail[len(s.tail)-begins(s.tail, s.token):])
 	s.rest = s.rest[n:]
 	return n, false
 }
