@@ -73,7 +73,7 @@ func TestHostileRepository(t *testing.T) {
 	r.write("f.txt", "$Id$\nby the user\n")
 	before := snapshot(t, r.path(".git"))
 	res := w.run(r, "--apply", "--", "sh", "-c", `
-		grep -r `+token+` / --include=config --include='*.json' -s -l 2>/dev/null
+		grep -r 'T[O]KEN-c4n4ry' /workspace /etc /home /.ravi -s 2>/dev/null
 		cat .git/config; git config --list; env
 		echo four >>a; echo 'int z;' >h.c; echo new >n.c`).want(0)
 	if found := canaries(nest); len(found) > 0 {
