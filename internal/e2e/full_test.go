@@ -98,7 +98,7 @@ func TestFullHome(t *testing.T) {
 	must(t, os.MkdirAll(w.home, 0o700))
 	// The small file system is in a mount namespace of its own, and goes with it.
 	out := filepath.Join(w.user, "out")
-	script := `mount --make-rprivate / && mount -t tmpfs -o size=60m none "$1" && shift && "$@"; c=$?; cp -r "$RAVI_HOME/runs" ` + out + `; exit $c`
+	script := `mount --make-rprivate / && mount -t tmpfs -o size=60m,mode=700 none "$1" && shift && "$@"; c=$?; cp -r "$RAVI_HOME/runs" ` + out + `; exit $c`
 	inner := w.command("sandbox", "run", "--repo", r.dir, "--", "sh", "-c", "head -c 80000000 /dev/urandom >big; echo x >>a")
 	cmd := exec.Command("unshare", append([]string{"-m", "sh", "-c", script, "sh", w.home, inner.Path}, inner.Args[1:]...)...)
 	cmd.Env, cmd.Dir = inner.Env, inner.Dir
@@ -125,7 +125,7 @@ func TestUnusableHome(t *testing.T) {
 			if res.code != 125 && res.code != 1 && res.code != 2 {
 				t.Errorf("exit code %d: %s", res.code, res.stderr)
 			}
-			if !strings.Contains(res.stderr, filepath.Base(home)) || !strings.HasPrefix(res.stderr, "error: ") {
+			if !strings.Contains(res.stderr, filepath.Base(strings.TrimSuffix(home, "/below"))) || !strings.HasPrefix(res.stderr, "error: ") {
 				t.Errorf("stderr: %s", res.stderr)
 			}
 		})

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"ravi/internal/gitbox"
@@ -54,6 +55,10 @@ func (s *state) save(ctx context.Context, final bool) error {
 		opt.Last = s.last
 	}
 	c, err := s.base.Capture(ctx, guest{s.sb}, s.layout(), opt, f)
+	if final && errors.Is(err, gitbox.ErrDiskFull) && s.sb.Backend() != sandbox.BackendHost {
+		// The command filled the sandbox's disk, on which a patch is made.
+		c, err = s.captureInMemory(ctx, opt, f)
+	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
@@ -66,6 +71,31 @@ func (s *state) save(ctx context.Context, final bool) error {
 	s.last, s.capture = c.Tree, c
 	s.dir.event("saved", map[string]any{"bytes": c.Bytes, "tree": c.Tree})
 	return nil
+}
+
+// captureInMemory makes the patch where there is room though the sandbox's disk
+// is full: in its shared memory, where only root reaches it.
+func (s *state) captureInMemory(ctx context.Context, opt gitbox.CaptureOptions, patch *os.File) (*gitbox.Capture, error) {
+	if err := patch.Truncate(0); err != nil {
+		return nil, err
+	}
+	if _, err := patch.Seek(0, io.SeekStart); err != nil {
+		return nil, err
+	}
+	layout := s.layout()
+	var dir strings.Builder
+	code, said, err := guest{s.sb}.Run(ctx, gitbox.Command{User: layout.Root, Dir: "/", Stdout: &dir, Args: []string{"sh", "-c",
+		`d=$(mktemp -d /dev/shm/ravi.XXXXXX) && ln -s "$1/base.git" "$d" && { [ ! -e "$1/info.attributes" ] || cp "$1/info.attributes" "$d"; } && printf %s "$d"`,
+		"sh", layout.Private}})
+	if err != nil {
+		return nil, err
+	}
+	if code != 0 {
+		return nil, fmt.Errorf("%w: the sandbox's, and its memory has no room for the patch either: %s", gitbox.ErrDiskFull, said)
+	}
+	layout.Private = dir.String()
+	s.note("the sandbox's disk was full")
+	return s.base.Capture(ctx, guest{s.sb}, layout, opt, patch)
 }
 
 // bringOut takes the final patch and proves it. If the sandbox is gone, the
