@@ -305,7 +305,7 @@ func printRun(env *command.Env, w io.Writer, t *runs.Task) error {
 			fmt.Fprintf(env.Stderr, "patch: %d files, +%d -%d, %s\n", p.Files, p.Insertions, p.Deletions, proven)
 		}
 		if p.Partial {
-			fmt.Fprintln(env.Stderr, "patch: it is what was saved before the sandbox ended")
+			fmt.Fprintln(env.Stderr, "patch: it is what was saved before, not the last state")
 		}
 	}
 	if n := len(t.Applied); n > 0 {

@@ -231,7 +231,7 @@ func gitFailed(ctx context.Context, command string, err error, stderr string) er
 	if errors.As(err, &exit) {
 		ge.code = exit.ExitCode()
 	}
-	if strings.Contains(stderr, "No space left on device") || errors.Is(err, syscall.ENOSPC) {
+	if saysFull(stderr) || errors.Is(err, syscall.ENOSPC) {
 		return fmt.Errorf("%w: %w", ErrDiskFull, ge)
 	}
 	return ge

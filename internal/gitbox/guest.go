@@ -91,10 +91,15 @@ func runGuest(ctx context.Context, g Guest, c Command, name string) error {
 		return nil
 	}
 	ge := &gitError{command: name + " in the sandbox", code: code, stderr: stderr, err: fmt.Errorf("exit code %d", code)}
-	if strings.Contains(stderr, "No space left on device") {
+	if saysFull(stderr) {
 		return fmt.Errorf("%w: the sandbox's: %w", ErrDiskFull, ge)
 	}
 	return ge
+}
+
+// saysFull tells a full disk by what git, or the system, says of it.
+func saysFull(stderr string) bool {
+	return strings.Contains(stderr, "No space left on device") || strings.Contains(stderr, "Out of diskspace")
 }
 
 // Enter lays the base in a sandbox: a private repository that only root reaches, and in the work directory a repository
