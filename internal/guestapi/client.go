@@ -70,8 +70,10 @@ func NewLinkClient(conn net.Conn, opts ...connect.ClientOption) *Client {
 		Protocols:          &protocols,
 		DisableCompression: true,
 		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: 1 << 16,
-			MaxReadFrameSize:     256 << 10,
+			// There is this one connection; calls beyond what it takes wait.
+			StrictMaxConcurrentRequests: true,
+			MaxConcurrentStreams:        1 << 16,
+			MaxReadFrameSize:            256 << 10,
 		},
 	}
 	return NewClient(&http.Client{Transport: tr}, "http://guest", opts...)

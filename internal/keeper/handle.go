@@ -48,8 +48,10 @@ func Start(program string, plan Plan, attr *syscall.SysProcAttr) (*Handle, error
 	if err != nil {
 		return nil, err
 	}
-	// Written down before anything is made, for whoever must clean up.
-	if err := os.WriteFile(filepath.Join(plan.Dir, PlanFile), b, 0o600); err != nil {
+	// Written down before anything is made, for whoever must clean up, and
+	// never half.
+	path := filepath.Join(plan.Dir, PlanFile)
+	if err := errors.Join(os.WriteFile(path+".new", b, 0o600), os.Rename(path+".new", path)); err != nil {
 		return nil, fmt.Errorf("recording the sandbox: %w", err)
 	}
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

@@ -75,7 +75,8 @@ func relay(conn net.Conn, l net.Listener, token string) int {
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: maxHeaderBytes,
 		HTTP2: &http.HTTP2Config{
-			MaxReadFrameSize: 256 << 10,
+			StrictMaxConcurrentRequests: true,
+			MaxReadFrameSize:            256 << 10,
 			// What one call holds when its owner does not read. There is no
 			// smaller bound on the connection: calls must not stop each other.
 			MaxReceiveBufferPerStream: 1 << 20,
