@@ -56,8 +56,9 @@ func (b *Base) Capture(ctx context.Context, g Guest, l Layout, opt CaptureOption
 	if w.over {
 		return nil, c.tooBig(ctx, changes)
 	}
-	if err == nil {
-		err = w.err
+	if w.err != nil {
+		// What the writer could not do is the cause; the end of git is what it led to.
+		err = fmt.Errorf("writing the patch: %w", w.err)
 	}
 	c.out.Bytes = w.n
 	return c.out, err

@@ -66,8 +66,9 @@ const (
 	exitCanceled = 130
 )
 
-// wrapUp is how long the end of a run may take once it was cancelled.
-const wrapUp = 2 * time.Minute
+// wrapUp bounds the end of a run: making, proving and applying the patch. A patch
+// of hundreds of megabytes takes minutes.
+const wrapUp = 10 * time.Minute
 
 // workPrefix begins the name of a run's folder for what it needs on the way.
 const workPrefix = "work-"
