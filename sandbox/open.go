@@ -71,7 +71,6 @@ type options struct {
 	grace      time.Duration
 	recorder   Recorder
 	mounts     []backend.Mount
-	env        []string
 	checkpoint string
 }
 
@@ -176,7 +175,7 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (*S
 	sb.inst, err = be.Create(create, backend.Spec{
 		ID: sb.ID, Dir: dir, Home: o.home, Image: cfg.Image,
 		CPUs: cfg.CPUs, Memory: int64(cfg.MemoryMiB) << 20, Disk: disk << 30, Processes: MaxProcesses,
-		Mounts: append(mounts, o.mounts...), Env: o.env, Grace: o.grace, Checkpoint: o.checkpoint,
+		Mounts: append(mounts, o.mounts...), Grace: o.grace, Checkpoint: o.checkpoint,
 	})
 	if err != nil {
 		_ = os.RemoveAll(dir) // nothing was made yet

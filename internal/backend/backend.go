@@ -31,8 +31,6 @@ type Spec struct {
 	Processes int64 // host threads
 
 	Mounts []Mount
-	// Env is added to the guest agent's own environment.
-	Env []string
 	// Grace is how long the sandbox outlives its owner.
 	Grace time.Duration
 	// Checkpoint is a directory to restore the sandbox from; empty: start anew.

@@ -52,10 +52,6 @@ type Plan struct {
 	Maker      string   `json:"maker"`
 	MakerArgs  []string `json:"maker_args"`
 	KeepMounts bool     `json:"keep_mounts,omitempty"`
-	// MakerUID and MakerGID are who the maker runs as; nil means as the
-	// supervisor.
-	MakerUID *uint32 `json:"maker_uid,omitempty"`
-	MakerGID *uint32 `json:"maker_gid,omitempty"`
 	// Stays says that the maker is the sandbox: it does not end once it has
 	// reported that all is made.
 	Stays bool `json:"stays,omitempty"`

@@ -318,9 +318,6 @@ func (s *supervisor) startMaker(op, dir string, link []*os.File) error {
 	if !s.plan.KeepMounts {
 		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWNS
 	}
-	if s.plan.MakerUID != nil && s.plan.MakerGID != nil {
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: *s.plan.MakerUID, Gid: *s.plan.MakerGID}
-	}
 	if err := s.start(cmd); err != nil {
 		ours.Close()
 		return fmt.Errorf("cannot start %s: %w", s.plan.Maker, err)

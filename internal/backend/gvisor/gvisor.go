@@ -73,10 +73,10 @@ func (Backend) Create(ctx context.Context, s backend.Spec) (backend.Instance, er
 		ID: s.ID, Dir: s.Dir,
 		Image: root.Dir, Host: root.Host, Hidden: root.Hidden,
 		Guest: progs.Guest,
-		Env: append([]string{
+		Env: []string{
 			"PATH=" + guestPath(os.Getenv("PATH")),
 			"RAVI_MEMORY_LIMIT=" + strconv.FormatInt(s.Memory, 10),
-		}, s.Env...),
+		},
 		CPUs: s.CPUs, Memory: s.Memory, Overhead: memoryOverhead(s.Memory), Disk: s.Disk, Processes: s.Processes,
 		IDBase: slot(s.ID), IDCount: idCount,
 		Rootless:   rootless,

@@ -61,11 +61,11 @@ func (Backend) Create(ctx context.Context, s backend.Spec) (backend.Instance, er
 	env, withheld := Environment(os.Environ())
 	guest := maker.Request{
 		Guest: progs.Guest, Name: keeper.GuestName(s.ID),
-		Env: append([]string{
+		Env: []string{
 			"PATH=" + env["PATH"],
 			"TMPDIR=" + filepath.Join(s.Dir, tmpDir),
 			keeper.MarkName + "=" + s.ID,
-		}, s.Env...),
+		},
 		Dirs: []string{filepath.Join(s.Dir, tmpDir)},
 	}
 	if len(s.Mounts) == 0 {
