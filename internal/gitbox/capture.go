@@ -107,7 +107,8 @@ func (c *capture) tree(ctx context.Context) ([]PathChange, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.gg.shell(ctx, c.l.Root, `cd "$1"; [ ! -e seen ] || cp seen next`, c.l.Private); err != nil {
+	// With its time: to git before 2.36, a younger index makes files look unchanged that were edited within a second.
+	if err := c.gg.shell(ctx, c.l.Root, `cd "$1"; [ ! -e seen ] || cp -p seen next`, c.l.Private); err != nil {
 		return nil, err
 	}
 	todo, err := c.choose(ctx, changed, others)

@@ -137,7 +137,7 @@ func (r *Repo) copyIndex(ctx context.Context, src box) error {
 	}
 	defer git.Close()
 	copyOne := func(name, to string) error {
-		f, _, err := git.open(name)
+		f, st, err := git.open(name)
 		if err != nil {
 			return err
 		}
@@ -151,7 +151,10 @@ func (r *Repo) copyIndex(ctx context.Context, src box) error {
 		if err == nil && n > max {
 			err = fmt.Errorf("%w: the index of %s", ErrTooBig, printable(r.Top))
 		}
-		return errors.Join(err, out.Close())
+		// Git trusts the time stamps of a file that is older than its index. With a copy that is younger than the
+		// original it would trust too many, and not see an edit made within the second of a commit.
+		times := []unix.Timespec{st.Atim, st.Mtim}
+		return errors.Join(err, out.Close(), unix.UtimesNanoAt(unix.AT_FDCWD, to, times, unix.AT_SYMLINK_NOFOLLOW))
 	}
 	if err := copyOne("index", src.index); err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {

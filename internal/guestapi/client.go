@@ -69,6 +69,8 @@ func NewLinkClient(conn net.Conn, opts ...connect.ClientOption) *Client {
 		},
 		Protocols:          &protocols,
 		DisableCompression: true,
+		// Calls that find the link not dialled yet wait for the one that dials it.
+		MaxConnsPerHost: 1,
 		HTTP2: &http.HTTP2Config{
 			// There is this one connection; calls beyond what it takes wait.
 			StrictMaxConcurrentRequests: true,
