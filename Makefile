@@ -19,11 +19,13 @@ export CGO_ENABLED = 0
 .PHONY: build run test deps lint clean
 .DELETE_ON_ERROR:
 
-# go build does nothing for what is up to date, so it may always be asked. The two small programs become part of the
-# large one; they run where no library can be counted on, hence static.
+# go build does nothing for what is up to date, so it may always be asked. These programs become part of ravi; they run
+# where no library can be counted on, hence static.
+PARTS    := ravi-kernel ravi-keeper ravi-relay ravi-guest
+
 build:
-	$(BUILD) -ldflags "-s -w" -o $(EMBEDDED)/ravi-guest ./cmd/ravi-guest
-	$(BUILD) -ldflags "-s -w" -o $(EMBEDDED)/ravi-keeper ./cmd/ravi-keeper
+	$(BUILD) -ldflags "-s -w" -o $(EMBEDDED)/ $(addprefix ./cmd/,$(PARTS))
+	@cd $(EMBEDDED) && { sha256sum --quiet --check SHA256SUMS >/dev/null 2>&1 || sha256sum $(PARTS) >SHA256SUMS; }
 	$(BUILD) -ldflags "-s -w $(STAMP)" -o bin/ravi ./cmd/ravi
 
 run: build
@@ -41,4 +43,4 @@ lint:
 	$(GO) tool staticcheck ./...
 
 clean:
-	rm -rf bin $(EMBEDDED)/ravi-guest $(EMBEDDED)/ravi-keeper
+	rm -rf bin $(addprefix $(EMBEDDED)/,$(PARTS) SHA256SUMS)

@@ -222,7 +222,7 @@ func TestHostLeavesNothing(t *testing.T) {
 	}{
 		{"closed", "4701.1004", func(t *testing.T, sb *sandbox.Sandbox) {}},
 		{"the keeper killed", "4702.1004", func(t *testing.T, sb *sandbox.Sandbox) { killNamed(t, sb, "supervise") }},
-		{"its relay killed", "4703.1004", func(t *testing.T, sb *sandbox.Sandbox) { killNamed(t, sb, "relay") }},
+		{"its relay killed", "4703.1004", func(t *testing.T, sb *sandbox.Sandbox) { killNamed(t, sb, "ravi-relay") }},
 		{"its guest agent killed", "4704.1004", func(t *testing.T, sb *sandbox.Sandbox) { killNamed(t, sb, "ravi-guest:"+sb.ID) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -182,7 +182,7 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (*S
 		ended(keeper.ReasonFailed)
 		return fail("create", err, hintFor(err))
 	}
-	sb.client = guestapi.NewClient(sb.inst.Client(), "http://guest")
+	sb.client = guestapi.NewClient(guestapi.NewHTTPClient(sb.inst.Dial), "http://guest")
 	if sb.Notes, err = sb.inst.Ready(create); err == nil {
 		err = sb.verify(ctx)
 	}
@@ -305,7 +305,7 @@ func (s *Sandbox) Backend() string { return s.backend }
 func (s *Sandbox) Config() Config { return s.cfg }
 
 // Client speaks the guest's own protocol (E2B's envd protocol) to it.
-func (s *Sandbox) Client() *http.Client { return s.inst.Client() }
+func (s *Sandbox) Client() *http.Client { return s.client.HTTP }
 
 // Ended is closed when the sandbox is gone, whoever ended it.
 func (s *Sandbox) Ended() <-chan struct{} { return s.inst.Ended() }
@@ -339,7 +339,10 @@ func (s *Sandbox) Checkpoint(ctx context.Context, dir string) error {
 
 // Detach lets go of the sandbox without ending it. It lives on for the grace
 // that it was opened with.
-func (s *Sandbox) Detach() { s.inst.Detach() }
+func (s *Sandbox) Detach() {
+	s.inst.Detach()
+	s.client.HTTP.CloseIdleConnections()
+}
 
 // Close ends the sandbox and waits until nothing of it is left. It may be
 // called more than once, and on a sandbox that has ended.
@@ -348,6 +351,7 @@ func (s *Sandbox) Close() error {
 		ctx, cancel := context.WithTimeoutCause(context.Background(), 30*time.Second, errors.New("it did not end within 30 s"))
 		defer cancel()
 		s.closeErr = s.inst.Close(ctx)
+		s.client.HTTP.CloseIdleConnections()
 		if s.record != nil {
 			s.closeErr = errors.Join(s.closeErr, s.record.Ended(ctx, s.ID, s.inst.End().Reason))
 		}

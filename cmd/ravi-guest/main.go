@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ravi/internal/guest"
-	"ravi/internal/guestapi"
+	"ravi/internal/link"
 )
 
 // version is set by the linker.
@@ -93,14 +93,14 @@ func serve(args []string, stdout io.Writer) error {
 		s = guest.New(opts)
 		go func() { ended <- s.ServeTCP(l) }()
 	} else {
-		link, err := guestapi.OpenEnd(guest.LinkRead, guest.LinkWrite)
+		conn, err := link.OpenEnd(guest.LinkRead, guest.LinkWrite)
 		if err != nil {
 			return err
 		}
 		s = guest.New(opts)
-		token := os.Getenv(guestapi.EnvLinkToken)
-		os.Unsetenv(guestapi.EnvLinkToken)
-		go func() { ended <- s.ServeLink(link, token) }()
+		token := os.Getenv(link.EnvToken)
+		os.Unsetenv(link.EnvToken)
+		go func() { ended <- s.ServeLink(conn, token) }()
 	}
 	select {
 	case err = <-ended:

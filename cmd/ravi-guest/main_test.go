@@ -20,6 +20,7 @@ import (
 	"ravi/internal/guestapi"
 	"ravi/internal/guestapi/process"
 	"ravi/internal/guestapi/ravi"
+	"ravi/internal/link"
 )
 
 // build makes the program the way it is shipped, where every user can run it.
@@ -68,7 +69,7 @@ func startPID1(t *testing.T, env ...string) *pid1 {
 		t.Skip("SKIP-FEATURE: namespaces are made by root here")
 	}
 	path := build(t)
-	end, theirs, err := guestapi.NewLink()
+	end, theirs, err := link.New()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +80,7 @@ func startPID1(t *testing.T, env ...string) *pid1 {
 		}
 		f.Close()
 	}
-	ours, err := guestapi.OpenEnd(fds[0], fds[1])
+	ours, err := link.OpenEnd(fds[0], fds[1])
 	if err != nil {
 		t.Fatal(err)
 	}

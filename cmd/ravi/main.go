@@ -1,7 +1,6 @@
 // Command ravi runs AI agents in disposable sandboxes.
 //
-// The same program is also gVisor, and the maker of gVisor sandboxes, when it
-// is started under their names.
+// The programs that a sandbox is made of are inside it; see package programs.
 package main
 
 import (
@@ -13,18 +12,16 @@ import (
 	"os"
 	"path/filepath"
 
-	"ravi/internal/backend/gvisor/box"
 	"ravi/internal/cli"
 	"ravi/internal/programs"
 )
 
-// The folder holds ravi-guest and ravi-keeper once `make build` has built them.
+// The folder holds the other programs once `make build` has built them.
 //
 //go:embed all:embedded
 var embedded embed.FS
 
 func main() {
-	box.Dispatch()
 	sub, err := fs.Sub(embedded, "embedded")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "ravi:", err)

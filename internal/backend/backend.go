@@ -6,7 +6,7 @@ package backend
 import (
 	"context"
 	"errors"
-	"net/http"
+	"net"
 	"time"
 
 	"ravi/internal/keeper"
@@ -53,8 +53,8 @@ type Instance interface {
 	// Ready waits until the sandbox is made, and returns what the user should
 	// be told once.
 	Ready(ctx context.Context) ([]string, error)
-	// Client sends requests to the guest agent.
-	Client() *http.Client
+	// Dial connects to what serves the guest agent's protocol (guestapi).
+	Dial(ctx context.Context) (net.Conn, error)
 	Pause(ctx context.Context) error
 	Resume(ctx context.Context) error
 	Checkpoint(ctx context.Context, dir string) error

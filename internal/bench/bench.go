@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"ravi/internal/backend"
+	"ravi/internal/programs"
 	"ravi/internal/rootfs"
 	"ravi/internal/run"
 	"ravi/internal/store"
@@ -294,7 +295,11 @@ func (b *bench) try(ctx context.Context, by string, do func() error) (err error)
 func (b *bench) engine(ctx context.Context, name string) (*engine, error) {
 	switch name {
 	case besideRunsc:
-		return newRunsc(b.dir, b.Program, b.image), nil
+		parts, err := programs.Find(ctx, b.Home)
+		if err != nil {
+			return nil, err
+		}
+		return newRunsc(b.dir, parts.Kernel, b.image), nil
 	case besideBwrap:
 		return newBwrap(b.image)
 	}

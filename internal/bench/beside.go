@@ -104,15 +104,15 @@ func (s *engineSession) close(ctx context.Context) error {
 	return s.e.ended(ctx, s.name)
 }
 
-// newRunsc is the program of Ravi itself, as plain runsc.
-func newRunsc(dir, self string, image image) *engine {
+// newRunsc is the kernel of Ravi's own sandboxes, as plain runsc.
+func newRunsc(dir, kernel string, image image) *engine {
 	state := filepath.Join(dir, "runsc")
 	command := func(ctx context.Context, args ...string) *exec.Cmd {
 		flags := []string{"--root=" + state, "--platform=systrap", "--network=none", "--ignore-cgroups"}
 		if os.Geteuid() != 0 {
 			flags = append(flags, "--rootless")
 		}
-		cmd := program(ctx, self, append(flags, args...)...)
+		cmd := program(ctx, kernel, append(flags, args...)...)
 		cmd.Args[0] = "runsc"
 		return cmd
 	}

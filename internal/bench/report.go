@@ -201,7 +201,7 @@ func legend(results []Result) []string {
 	var out []string
 	for _, c := range []struct{ by, text string }{
 		{ours, "Ravi's own sandbox"},
-		{besideRunsc, "the same program, as plain runsc"},
+		{besideRunsc, "the kernel of Ravi's sandbox, as plain runsc"},
 		{bare, "without any sandbox"},
 	} {
 		if slices.ContainsFunc(results, func(x Result) bool { return x.By == c.by }) {

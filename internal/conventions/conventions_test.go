@@ -21,9 +21,10 @@ const module = "ravi"
 // layers are the packages from the ground up. A package imports from lower layers, and from its own family
 // (backend and backend/gvisor); never from beside or above. A new package takes its place here first.
 var layers = [][]string{
-	{"internal/strictjson", "internal/term", "internal/procid", "internal/programs", "internal/conventions"},
+	{"internal/strictjson", "internal/term", "internal/procid", "internal/programs", "internal/conventions", "internal/link"},
 	{"internal/store", "internal/config", "internal/rootfs", "internal/gitbox", "internal/guestapi"},
 	{"internal/guest", "internal/keeper"},
+	{"internal/relay"},
 	{"internal/backend"},
 	{"sandbox"},
 	{"internal/run"},
@@ -44,14 +45,19 @@ var forbidden = []struct{ from, what, why string }{
 	{"sandbox", "ravi/internal/store", "the public package needs no record of ours"},
 	{"cmd/ravi-guest", "github.com/spf13/cobra", "the guest agent is small"},
 	{"cmd/ravi-guest", "modernc.org/sqlite", "the guest agent is small"},
-	{"cmd/ravi-keeper", "github.com/spf13/cobra", "the keeper is small"},
-	{"cmd/ravi-keeper", "modernc.org/sqlite", "the keeper is small"},
+	{"cmd/ravi-keeper", "net/http", "the supervisor starts before anything else, and knows no format that a guest writes"},
+	{"cmd/ravi-keeper", "ravi/internal/guestapi", "the supervisor knows no format that a guest writes"},
+	{"cmd/ravi-relay", "ravi/internal/backend", "the relay has no rights, and no use for them"},
+	{"cmd/ravi-relay", "github.com/spf13/cobra", "the relay is small"},
+	{"cmd/ravi-kernel", "ravi/internal/guestapi", "it starts several times a sandbox, and carries gVisor only"},
+	{"cmd/ravi-kernel", "modernc.org/sqlite", "it starts several times a sandbox, and carries gVisor only"},
+	{"cmd/ravi-kernel", "github.com/spf13/cobra", "it starts several times a sandbox, and carries gVisor only"},
 }
 
 // runsc is the kernel's program. Whoever imports it is as large as it is, and cannot be tested for races.
 const runsc = "gvisor.dev/gvisor/runsc"
 
-var mayImportRunsc = []string{"cmd/ravi", "internal/backend/gvisor"}
+var mayImportRunsc = []string{"cmd/ravi-kernel", "internal/backend/gvisor/box"}
 
 type file struct {
 	path   string // from the repository's root

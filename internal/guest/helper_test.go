@@ -20,6 +20,7 @@ import (
 
 	"ravi/internal/guestapi"
 	"ravi/internal/guestapi/process"
+	"ravi/internal/link"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -107,14 +108,14 @@ func homeDir(t testing.TB) string {
 // newLink makes a link as connections.
 func newLink(t testing.TB) (ours, theirs net.Conn) {
 	t.Helper()
-	a, b, err := guestapi.NewLink()
+	a, b, err := link.New()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return openEnd(t, a), openEnd(t, b)
 }
 
-func openEnd(t testing.TB, e guestapi.End) net.Conn {
+func openEnd(t testing.TB, e link.End) net.Conn {
 	t.Helper()
 	var fds [2]int
 	for i, f := range e.Files() {
@@ -125,7 +126,7 @@ func openEnd(t testing.TB, e guestapi.End) net.Conn {
 		f.Close()
 		fds[i] = fd
 	}
-	c, err := guestapi.OpenEnd(fds[0], fds[1])
+	c, err := link.OpenEnd(fds[0], fds[1])
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"ravi/internal/guestapi"
+	"ravi/internal/link"
 )
 
 // The descriptors that a guest is born with: its end of the link.
@@ -19,12 +19,12 @@ const (
 )
 
 // ServeLink serves the one connection, and returns when it ends. The token
-// divides it into sessions; see guestapi.Sessions.
+// divides it into sessions; see link.Sessions.
 func (s *Server) ServeLink(conn net.Conn, token string) error {
 	defer conn.Close()
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
-	sessions := guestapi.NewSessions(conn, token)
+	sessions := link.NewSessions(conn, token)
 	for c := sessions.First(); ; {
 		if err := serve(s.Handler(), newOneListener(c), protocols); err != nil {
 			return err

@@ -8,6 +8,7 @@ import (
 
 	"ravi/internal/guestapi"
 	"ravi/internal/guestapi/process"
+	"ravi/internal/link"
 )
 
 // A guest that was restored from a checkpoint remembers a session with a keeper
@@ -35,7 +36,7 @@ func TestANewSessionAfterAnOldOne(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	conn, err := guestapi.NewSessions(ours, token).Restart()
+	conn, err := link.NewSessions(ours, token).Restart()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,6 +50,27 @@ func NewClient(hc *http.Client, url string, opts ...connect.ClientOption) *Clien
 	}
 }
 
+// OnlyHTTP2 is HTTP/2 without TLS, for a wire that is private already.
+func OnlyHTTP2() *http.Protocols {
+	var p http.Protocols
+	p.SetUnencryptedHTTP2(true)
+	return &p
+}
+
+// NewHTTPClient reaches a guest over connections that dial makes. The host part
+// of an address does not matter, and no redirect is followed.
+func NewHTTPClient(dial func(context.Context) (net.Conn, error)) *http.Client {
+	return &http.Client{
+		Transport: &http.Transport{
+			DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+			Protocols:          OnlyHTTP2(),
+			DisableCompression: true,
+			HTTP2:              &http.HTTP2Config{MaxReadFrameSize: 1 << 20},
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
 // ErrLinkUsed is returned when a link that can carry one connection is dialled again.
 var ErrLinkUsed = errors.New("the link to the guest has ended")
 
@@ -58,8 +79,6 @@ var ErrLinkUsed = errors.New("the link to the guest has ended")
 // with ErrLinkUsed, since a link is never dialled twice.
 func NewLinkClient(conn net.Conn, opts ...connect.ClientOption) *Client {
 	var used atomic.Bool
-	var protocols http.Protocols
-	protocols.SetUnencryptedHTTP2(true)
 	tr := &http.Transport{
 		DialContext: func(context.Context, string, string) (net.Conn, error) {
 			if used.Swap(true) {
@@ -67,7 +86,7 @@ func NewLinkClient(conn net.Conn, opts ...connect.ClientOption) *Client {
 			}
 			return conn, nil
 		},
-		Protocols:          &protocols,
+		Protocols:          OnlyHTTP2(),
 		DisableCompression: true,
 		// Calls that find the link not dialled yet wait for the one that dials it.
 		MaxConnsPerHost: 1,

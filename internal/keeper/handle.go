@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,11 +20,9 @@ import (
 // Handle is an owner's hold on one keeper. It may be used by several
 // goroutines.
 type Handle struct {
-	dir   string
-	plan  *Plan // nil if this process only attached
-	conn  net.Conn
-	http  *http.Client
-	trans *http.Transport
+	dir  string
+	plan *Plan // nil if this process only attached
+	conn net.Conn
 
 	ready chan struct{} // closed once the sandbox is made or has failed
 	ended chan struct{} // closed once it is gone
@@ -113,13 +110,6 @@ func newHandle(dir string, plan *Plan, conn net.Conn) *Handle {
 		ready: make(chan struct{}), ended: make(chan struct{}),
 		answers: make(chan Reply, 1),
 	}
-	h.trans = &http.Transport{
-		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return dialIn(ctx, dir, LinkSocket) },
-		Protocols:          onlyHTTP2(),
-		DisableCompression: true,
-		HTTP2:              &http.HTTP2Config{MaxReadFrameSize: 1 << 20},
-	}
-	h.http = &http.Client{Transport: h.trans, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	go h.listen()
 	return h
 }
@@ -188,7 +178,6 @@ func (h *Handle) listen() {
 	h.mu.Unlock()
 	close(h.ended)
 	made()
-	h.trans.CloseIdleConnections()
 }
 
 // Ready waits until the sandbox is made. What it returns besides an error are
@@ -230,9 +219,8 @@ func (h *Handle) End() Reply {
 // PID is the supervisor's process id, 0 if this process only attached.
 func (h *Handle) PID() int { return h.pid }
 
-// Client sends requests to the guest agent, by way of the relay. The host part
-// of the address does not matter.
-func (h *Handle) Client() *http.Client { return h.http }
+// Dial connects to the relay, which serves the guest agent's protocol.
+func (h *Handle) Dial(ctx context.Context) (net.Conn, error) { return dialIn(ctx, h.dir, LinkSocket) }
 
 // ask sends one request and waits for its answer.
 func (h *Handle) ask(ctx context.Context, req Request) (Reply, error) {

@@ -1,17 +1,17 @@
 // Package keeper owns the wires and the end of one sandbox.
 //
-// A keeper is two small processes, both the program ravi-keeper, one pair a
-// sandbox:
+// A keeper is two small processes, one pair a sandbox:
 //
-//   - The supervisor (Supervise) has the rights that making and removing a
-//     sandbox needs. It reads what its owner sends over the control
-//     socket, starts the maker that builds the sandbox, and ends and removes
-//     everything when the owner is gone. It never reads a byte that comes from
-//     inside the sandbox.
-//   - The relay (Relay) has no rights at all: its own user, an empty root
-//     directory, a short list of system calls, a bound on memory. It holds the
-//     link to the guest agent, parses what the guest sends, and passes decoded
-//     and bounded messages on to the owner over link.sock.
+//   - The supervisor (Supervise, the program ravi-keeper) has the rights that
+//     making and removing a sandbox needs. It reads what its owner sends over
+//     the control socket, starts the maker that builds the sandbox, and ends
+//     and removes everything when the owner is gone. It never reads a byte that
+//     comes from inside the sandbox.
+//   - The relay (package relay, the program ravi-relay) has no rights at all:
+//     its own user, an empty root directory, a short list of system calls, a
+//     bound on memory. It holds the link to the guest agent, parses what the
+//     guest sends, and passes decoded and bounded messages on to the owner over
+//     link.sock.
 //
 // The relay is PID 1 of a process namespace in which everything that belongs
 // to the sandbox lives, so the end of the relay, for whatever reason, is the
@@ -22,7 +22,9 @@
 //
 // The package may start and end processes, and remove the control groups and
 // the directory that the plan names. It must not import a backend, read
-// configuration or hold secrets of any run but its own.
+// configuration or hold secrets of any run but its own. Nor may it import HTTP
+// or the guest's protocol: the supervisor starts before anything else of a
+// sandbox can, so it is small, and knows no format that a guest writes.
 package keeper
 
 import (
@@ -49,9 +51,11 @@ type Plan struct {
 	// Maker is the program that builds the sandbox, with its arguments; it is
 	// started inside the sandbox's process namespace and, unless KeepMounts is
 	// set, in a mount namespace of its own.
-	Maker      string   `json:"maker"`
-	MakerArgs  []string `json:"maker_args"`
-	KeepMounts bool     `json:"keep_mounts,omitempty"`
+	Maker     string   `json:"maker"`
+	MakerArgs []string `json:"maker_args"`
+	// Relay is the program ravi-relay.
+	Relay      string `json:"relay"`
+	KeepMounts bool   `json:"keep_mounts,omitempty"`
 	// Stays says that the maker is the sandbox: it does not end once it has
 	// reported that all is made.
 	Stays bool `json:"stays,omitempty"`
@@ -68,7 +72,7 @@ type Plan struct {
 	// supervisor cannot change identity, and the relay keeps its own.
 	RelayUID uint32 `json:"relay_uid"`
 	RelayGID uint32 `json:"relay_gid"`
-	// LinkToken divides the link into sessions (guestapi.Sessions); Resume says
+	// LinkToken divides the link into sessions (link.Sessions); Resume says
 	// that the guest was restored and remembers a session.
 	LinkToken string `json:"link_token,omitempty"`
 	Resume    bool   `json:"resume,omitempty"`
@@ -147,6 +151,13 @@ type MakerRequest struct {
 	Dir     string          `json:"dir,omitempty"`
 	Request json.RawMessage `json:"request"`
 }
+
+// How a relay ends, as its exit status. With another one it was killed, or
+// found itself at a bound.
+const (
+	RelayLinkClosed = 0 // the guest's end of the link is gone
+	RelayViolation  = 3 // the guest broke the protocol
+)
 
 // ErrGone says that the supervisor, and with it the sandbox, is not there.
 var ErrGone = errors.New("the sandbox's keeper is gone")

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ravi/internal/guestapi"
+	"ravi/internal/link"
 )
 
 // supervisor is the privileged half of a keeper. All of it runs on the main
@@ -96,18 +96,18 @@ func (s *supervisor) run() (reason string) {
 			return ReasonFailed
 		}
 	}
-	listener, link, err := s.wires()
+	listener, guestEnd, err := s.wires()
 	if err != nil {
 		s.tell(Reply{Event: "failed", Error: err.Error()})
 		return ReasonFailed
 	}
 	go s.accept(listener)
 	defer listener.Close()
-	if err := s.startMaker("make", "", link); err != nil {
+	if err := s.startMaker("make", "", guestEnd); err != nil {
 		s.tell(Reply{Event: "failed", Error: err.Error()})
 		return ReasonFailed
 	}
-	for _, f := range link {
+	for _, f := range guestEnd {
 		f.Close()
 	}
 
@@ -224,15 +224,15 @@ func (s *supervisor) wires() (net.Listener, []*os.File, error) {
 		return nil, nil, err
 	}
 	defer served.Close()
-	ours, theirs, err := guestapi.NewLink()
+	ours, theirs, err := link.New()
 	if err != nil {
 		return nil, nil, err
 	}
 	defer ours.Close()
 
 	s.relay = &exec.Cmd{
-		Path:       "/proc/self/exe",
-		Args:       []string{"ravi-keeper", "relay", fmt.Sprint(s.plan.RelayUID), fmt.Sprint(s.plan.RelayGID)},
+		Path:       s.plan.Relay,
+		Args:       []string{"ravi-relay", fmt.Sprint(s.plan.RelayUID), fmt.Sprint(s.plan.RelayGID)},
 		Env:        s.relayEnv(),
 		Stderr:     s.log(),
 		ExtraFiles: append(ours.Files(), served),
@@ -268,7 +268,7 @@ func (s *supervisor) wires() (net.Listener, []*os.File, error) {
 func (s *supervisor) relayEnv() []string {
 	env := []string{"GOMEMLIMIT=96MiB", "GOGC=50", "GOMAXPROCS=2"}
 	if s.plan.Resume {
-		env = append(env, guestapi.EnvLinkToken+"="+s.plan.LinkToken)
+		env = append(env, link.EnvToken+"="+s.plan.LinkToken)
 	}
 	return env
 }
@@ -299,7 +299,7 @@ func (s *supervisor) log() *os.File {
 
 // startMaker starts the maker for one operation; its answer comes on
 // s.makerDone.
-func (s *supervisor) startMaker(op, dir string, link []*os.File) error {
+func (s *supervisor) startMaker(op, dir string, guestEnd []*os.File) error {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -312,7 +312,7 @@ func (s *supervisor) startMaker(op, dir string, link []*os.File) error {
 		Env:         []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
 		Dir:         "/",
 		Stderr:      s.log(),
-		ExtraFiles:  append([]*os.File{theirs}, link...),
+		ExtraFiles:  append([]*os.File{theirs}, guestEnd...),
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true}, // it dies with the relay, its init
 	}
 	if !s.plan.KeepMounts {
@@ -378,9 +378,9 @@ func (s *supervisor) whyMakerEnded() string {
 
 func (s *supervisor) whyRelayEnded(st *os.ProcessState) string {
 	switch st.ExitCode() {
-	case relayLinkClosed:
+	case RelayLinkClosed:
 		return s.whyEnded(ReasonDied)
-	case relayViolation:
+	case RelayViolation:
 		return ReasonViolation
 	default:
 		return s.whyEnded(ReasonRelay)

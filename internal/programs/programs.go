@@ -1,32 +1,40 @@
-// Package programs finds the programs that a sandbox is made with: ravi itself,
-// which contains gVisor, and the small ravi-guest and ravi-keeper inside it.
+// Package programs finds the programs that a sandbox is made with: ravi-kernel,
+// which is gVisor, and the small ravi-keeper, ravi-relay and ravi-guest.
 //
-// The program ravi registers what it has embedded. Any other program that
-// imports package sandbox asks an installed ravi to lay its parts out. The
-// package writes only beneath lib in Ravi's home.
+// The program ravi contains them all, and lays them out beneath its home when
+// they are first needed. Any other program that imports package sandbox asks an
+// installed ravi to do so. The package writes only beneath lib in Ravi's home.
 package programs
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
+	"time"
 )
 
 // Set is where the programs are.
 type Set struct {
-	Ravi   string `json:"ravi"`
-	Guest  string `json:"guest"`
+	Kernel string `json:"kernel"`
 	Keeper string `json:"keeper"`
+	Relay  string `json:"relay"`
+	Guest  string `json:"guest"`
 }
+
+// sums is the file that `make build` embeds beside the programs: for each a line
+// of its SHA-256 and its name, as sha256sum writes them. It stands for them all,
+// so that they need not be read each time to be known.
+const sums = "SHA256SUMS"
 
 // ListName is the name under which ravi, started as such with Ravi's home as
 // its argument, prints its Set as JSON.
@@ -44,7 +52,7 @@ var (
 	found    = map[string]Set{}
 )
 
-// Register gives the file system that holds ravi-guest and ravi-keeper. Only
+// Register gives the file system that holds the programs and their sums. Only
 // cmd/ravi calls it.
 func Register(f fs.FS) { embedded = f }
 
@@ -68,25 +76,36 @@ func Find(ctx context.Context, home string) (Set, error) {
 	return s, err
 }
 
+// laidOut is the time stamp of what was laid out. Another one says that somebody
+// has written to it since. It is no defence against one who means harm, who is
+// this user and can change ravi just as well.
+var laidOut = time.Unix(1_000_000_000, 0)
+
 // layOut writes the embedded programs to a folder named by their content.
 func layOut(home string) (s Set, err error) {
-	if s.Ravi, err = os.Executable(); err != nil {
-		return s, err
+	list, err := fs.ReadFile(embedded, sums)
+	if err != nil {
+		return s, fmt.Errorf("%w: it was built without its programs: run `make build`", ErrMissing)
 	}
-	sum := sha256.New()
-	contents := map[string][]byte{}
-	for _, name := range []string{"ravi-guest", "ravi-keeper"} {
-		b, err := fs.ReadFile(embedded, name)
-		if err != nil {
-			return s, fmt.Errorf("%w: it was built without %s: run `make build`", ErrMissing, name)
-		}
-		contents[name] = b
-		sum.Write(b)
-	}
+	sum := sha256.Sum256(list)
 	lib := filepath.Join(home, "lib")
-	dir := filepath.Join(lib, hex.EncodeToString(sum.Sum(nil)[:8]))
-	s.Guest, s.Keeper = filepath.Join(dir, "ravi-guest"), filepath.Join(dir, "ravi-keeper")
-	if complete(dir, contents) {
+	dir := filepath.Join(lib, hex.EncodeToString(sum[:8]))
+	s = Set{
+		Kernel: filepath.Join(dir, "ravi-kernel"), Keeper: filepath.Join(dir, "ravi-keeper"),
+		Relay: filepath.Join(dir, "ravi-relay"), Guest: filepath.Join(dir, "ravi-guest"),
+	}
+	want := map[string]string{} // the sum of each program
+	for line := range strings.Lines(string(list)) {
+		if f := strings.Fields(line); len(f) == 2 {
+			want[f[1]] = f[0]
+		}
+	}
+	for _, path := range []string{s.Kernel, s.Keeper, s.Relay, s.Guest} {
+		if name := filepath.Base(path); want[name] == "" {
+			return Set{}, fmt.Errorf("%w: it was built without %s: run `make build`", ErrMissing, name)
+		}
+	}
+	if complete(dir, want) {
 		return s, nil
 	}
 	if err := os.MkdirAll(lib, 0o700); err != nil {
@@ -97,25 +116,55 @@ func layOut(home string) (s Set, err error) {
 		return s, fmt.Errorf("laying out Ravi's programs: %w", err)
 	}
 	defer os.RemoveAll(tmp)
-	for name, b := range contents {
-		if err := os.WriteFile(filepath.Join(tmp, name), b, 0o755); err != nil {
+	for name, sum := range want {
+		if err := write(filepath.Join(tmp, name), name, sum); err != nil {
 			return s, fmt.Errorf("laying out Ravi's programs: %w", err)
 		}
 	}
 	if err := os.Chmod(tmp, 0o755); err != nil {
 		return s, err
 	}
-	// Another process may have been first; then its copy is as good.
-	if err := os.Rename(tmp, dir); err != nil && !complete(dir, contents) {
+	// What is there was changed, or another process was first; then its copy is
+	// as good.
+	_ = os.RemoveAll(dir)
+	if err := os.Rename(tmp, dir); err != nil && !complete(dir, want) {
 		return s, fmt.Errorf("laying out Ravi's programs: %w", err)
 	}
 	return s, nil
 }
 
-func complete(dir string, contents map[string][]byte) bool {
-	for name, b := range contents {
-		have, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil || !bytes.Equal(have, b) {
+// write lays out one program, and checks it against its sum.
+func write(path, name, want string) error {
+	from, err := embedded.Open(name)
+	if err != nil {
+		return fmt.Errorf("%w: it was built without %s: run `make build`", ErrMissing, name)
+	}
+	defer from.Close()
+	to, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
+	if err != nil {
+		return err
+	}
+	sum := sha256.New()
+	_, err = io.CopyBuffer(struct{ io.Writer }{io.MultiWriter(to, sum)}, from, make([]byte, 1<<20))
+	if err = errors.Join(err, to.Close()); err != nil {
+		return err
+	}
+	if got := hex.EncodeToString(sum.Sum(nil)); got != want {
+		return fmt.Errorf("%w: %s in it is not the one that its sums name: run `make build`", ErrMissing, name)
+	}
+	// A umask is not asked for its opinion: another user's process runs these.
+	return errors.Join(os.Chmod(path, 0o755), os.Chtimes(path, laidOut, laidOut))
+}
+
+// complete says whether all programs are there, as they were laid out.
+func complete(dir string, want map[string]string) bool {
+	for name := range want {
+		have, err := os.Lstat(filepath.Join(dir, name))
+		if err != nil {
+			return false
+		}
+		is, err := fs.Stat(embedded, name)
+		if err != nil || have.Size() != is.Size() || have.Mode() != 0o755 || !have.ModTime().Equal(laidOut) {
 			return false
 		}
 	}

@@ -1,7 +1,9 @@
 package programs
 
 import (
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,18 +20,26 @@ func embed(t *testing.T, files fstest.MapFS) {
 	Register(files)
 }
 
-func both(guest, keeper string) fstest.MapFS {
-	return fstest.MapFS{"ravi-guest": {Data: []byte(guest)}, "ravi-keeper": {Data: []byte(keeper)}}
+// all are programs with these contents, and their sums.
+func all(guest, others string) fstest.MapFS {
+	files := fstest.MapFS{}
+	var list strings.Builder
+	for name, text := range map[string]string{"ravi-guest": guest, "ravi-keeper": others, "ravi-relay": others, "ravi-kernel": others} {
+		files[name] = &fstest.MapFile{Data: []byte(text)}
+		fmt.Fprintf(&list, "%x  %s\n", sha256.Sum256([]byte(text)), name)
+	}
+	files[sums] = &fstest.MapFile{Data: []byte(list.String())}
+	return files
 }
 
 func TestLayOut(t *testing.T) {
 	home := t.TempDir()
-	embed(t, both("guest 1", "keeper 1"))
+	embed(t, all("guest 1", "other 1"))
 	first, err := layOut(home)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for path, text := range map[string]string{first.Guest: "guest 1", first.Keeper: "keeper 1"} {
+	for path, text := range map[string]string{first.Guest: "guest 1", first.Keeper: "other 1", first.Relay: "other 1", first.Kernel: "other 1"} {
 		b, err := os.ReadFile(path)
 		if err != nil || string(b) != text {
 			t.Errorf("%s: %q %v", path, b, err)
@@ -44,7 +54,7 @@ func TestLayOut(t *testing.T) {
 		t.Errorf("again: %+v %v, want %+v", again, err, first)
 	}
 	// Another version does not replace what sandboxes that run were made with.
-	embed(t, both("guest 2", "keeper 1"))
+	embed(t, all("guest 2", "other 1"))
 	second, err := layOut(home)
 	if err != nil || second.Guest == first.Guest {
 		t.Errorf("another version: %+v %v", second, err)
@@ -60,7 +70,7 @@ func TestLayOut(t *testing.T) {
 
 func TestLayOutAtOnce(t *testing.T) {
 	home := t.TempDir()
-	embed(t, both(strings.Repeat("g", 1<<20), strings.Repeat("k", 1<<20)))
+	embed(t, all(strings.Repeat("g", 1<<20), strings.Repeat("k", 1<<20)))
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
@@ -80,7 +90,7 @@ func TestLayOutAtOnce(t *testing.T) {
 // What was changed on disk must not be run.
 func TestLayOutRefusesWhatWasChanged(t *testing.T) {
 	home := t.TempDir()
-	embed(t, both("guest", "keeper"))
+	embed(t, all("guest", "keeper"))
 	s, err := layOut(home)
 	if err != nil {
 		t.Fatal(err)
@@ -98,8 +108,24 @@ func TestLayOutRefusesWhatWasChanged(t *testing.T) {
 }
 
 func TestMissing(t *testing.T) {
-	t.Run("a part", func(t *testing.T) {
+	t.Run("all parts", func(t *testing.T) {
 		embed(t, fstest.MapFS{"ravi-guest": {Data: []byte("x")}})
+		if _, err := Find(t.Context(), t.TempDir()); !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), "make build") {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("a part", func(t *testing.T) {
+		files := all("guest", "other")
+		delete(files, "ravi-relay")
+		embed(t, files)
+		if _, err := Find(t.Context(), t.TempDir()); !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), "ravi-relay") {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("the right part", func(t *testing.T) {
+		files := all("guest", "other")
+		files["ravi-guest"].Data = []byte("older")
+		embed(t, files)
 		if _, err := Find(t.Context(), t.TempDir()); !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), "make build") {
 			t.Errorf("got %v", err)
 		}
@@ -133,11 +159,11 @@ func TestFindAfterAFailure(t *testing.T) {
 		t.Fatal("found")
 	}
 	script := filepath.Join(t.TempDir(), "ravi")
-	if err := os.WriteFile(script, []byte("#!/bin/sh\necho '{\"ravi\":\"r\",\"guest\":\"g\",\"keeper\":\"k\"}'\n"), 0o755); err != nil {
+	if err := os.WriteFile(script, []byte("#!/bin/sh\necho '{\"kernel\":\"n\",\"relay\":\"r\",\"guest\":\"g\",\"keeper\":\"k\"}'\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv(EnvProgram, script)
-	if s, err := Find(t.Context(), home); err != nil || s != (Set{Ravi: "r", Guest: "g", Keeper: "k"}) {
+	if s, err := Find(t.Context(), home); err != nil || s != (Set{Kernel: "n", Relay: "r", Guest: "g", Keeper: "k"}) {
 		t.Errorf("got %+v %v", s, err)
 	}
 }

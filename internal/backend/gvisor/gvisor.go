@@ -1,8 +1,8 @@
-// Package gvisor makes sandboxes with gVisor, the kernel that is built into the
+// Package gvisor makes sandboxes with gVisor, the kernel that is inside the
 // program ravi.
 //
 // This package only describes the sandbox and starts its keeper, which starts
-// ravi once more as the maker; package box is what runs there. So a program
+// ravi-kernel as the maker; package box is what runs there. So a program
 // that uses this package does not contain gVisor. It may write beneath the
 // sandbox's directory and Ravi's home; it must not read what a guest wrote.
 package gvisor
@@ -22,13 +22,13 @@ import (
 	"syscall"
 
 	"ravi/internal/backend"
-	"ravi/internal/guestapi"
 	"ravi/internal/keeper"
+	"ravi/internal/link"
 	"ravi/internal/programs"
 	"ravi/internal/rootfs"
 )
 
-// MakerName is the name under which ravi is started as the maker.
+// MakerName is the name under which ravi-kernel is started as the maker.
 const MakerName = "ravi-box"
 
 // The range of user ids on the host that sandboxes are given: above those that
@@ -90,7 +90,7 @@ func (Backend) Create(ctx context.Context, s backend.Spec) (backend.Instance, er
 	} else {
 		req.LinkToken = old.LinkToken
 	}
-	req.Env = append(req.Env, guestapi.EnvLinkToken+"="+req.LinkToken)
+	req.Env = append(req.Env, link.EnvToken+"="+req.LinkToken)
 	for _, m := range s.Mounts {
 		gm := Mount{Host: m.Host, Guest: m.Guest, ReadOnly: m.ReadOnly, Overlay: m.Overlay, Mapped: m.Own}
 		if m.Own {
@@ -121,7 +121,7 @@ func (Backend) Create(ctx context.Context, s backend.Spec) (backend.Instance, er
 	}
 	plan := keeper.Plan{
 		ID: s.ID, Dir: s.Dir,
-		Maker: progs.Ravi, MakerArgs: []string{MakerName}, Request: b,
+		Relay: progs.Relay, Maker: progs.Kernel, MakerArgs: []string{MakerName}, Request: b,
 		Cgroup: req.Cgroup, Grace: s.Grace,
 		LinkToken: req.LinkToken, Resume: s.Checkpoint != "",
 	}

@@ -80,7 +80,7 @@ func (Backend) Create(ctx context.Context, s backend.Spec) (backend.Instance, er
 	}
 	plan := keeper.Plan{
 		ID: s.ID, Dir: s.Dir,
-		Maker: progs.Keeper, MakerArgs: []string{"ravi-keeper", maker.Mode}, Request: b,
+		Relay: progs.Relay, Maker: progs.Keeper, MakerArgs: []string{"ravi-keeper", maker.Mode}, Request: b,
 		KeepMounts: true, Stays: true, SameProcesses: true, Grace: s.Grace,
 	}
 	if os.Geteuid() == 0 {

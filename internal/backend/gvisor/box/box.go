@@ -1,11 +1,11 @@
 // Package box is the part of the gVisor backend that contains gVisor: it runs
-// in processes of its own, which the keeper's supervisor starts from the ravi
-// program under the name ravi-box, and in those that gVisor starts from the
+// in processes of its own, which the keeper's supervisor starts from the program
+// ravi-kernel under the name ravi-box, and in those that gVisor starts from the
 // same program under its own names.
 //
 // A box process has the rights to make a sandbox. It reads one request, which
-// only Ravi writes, and never a byte from a guest. Only cmd/ravi imports it,
-// since it brings in the whole kernel.
+// only Ravi writes, and never a byte from a guest. Only cmd/ravi-kernel imports
+// it, since it brings in the whole kernel.
 package box
 
 import (

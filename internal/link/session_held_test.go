@@ -1,4 +1,4 @@
-package guestapi
+package link
 
 import (
 	"io"

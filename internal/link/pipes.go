@@ -1,4 +1,4 @@
-package guestapi
+package link
 
 import (
 	"errors"
@@ -28,8 +28,8 @@ func (e End) Close() error { return errors.Join(e.R.Close(), e.W.Close()) }
 // Files are the descriptors to hand on, in their order.
 func (e End) Files() []*os.File { return []*os.File{e.R, e.W} }
 
-// NewLink makes the two ends of a link.
-func NewLink() (ours, theirs End, err error) {
+// New makes the two ends of a link.
+func New() (ours, theirs End, err error) {
 	var a, b [2]int
 	if err := unix.Pipe2(a[:], unix.O_CLOEXEC); err != nil {
 		return ours, theirs, fmt.Errorf("cannot make the link: %w", err)

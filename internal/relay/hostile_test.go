@@ -1,4 +1,4 @@
-package keeper
+package relay
 
 import (
 	"bytes"
@@ -25,6 +25,7 @@ import (
 
 	"ravi/internal/guestapi"
 	"ravi/internal/guestapi/process"
+	"ravi/internal/keeper"
 )
 
 // linked runs a relay in this process between a guest that the test plays and
@@ -58,7 +59,7 @@ func linked(t *testing.T, guest func(net.Conn)) (*guestapi.Client, <-chan int) {
 	go func() { status <- relay(ends[0], l, ""); close(over) }()
 	guestOver := make(chan struct{})
 	go func() { guest(ends[1]); close(guestOver) }()
-	trans := &http.Transport{Protocols: onlyHTTP2(), DisableCompression: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	trans := &http.Transport{Protocols: guestapi.OnlyHTTP2(), DisableCompression: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
 		return d.DialContext(ctx, "unix", path)
 	}}
@@ -130,7 +131,7 @@ func TestWrongFrames(t *testing.T) {
 				}
 				swallow(c)
 			})
-			if got := within(t, status); got != relayViolation {
+			if got := within(t, status); got != keeper.RelayViolation {
 				t.Errorf("the relay ended with %d", got)
 			}
 		})
@@ -140,7 +141,7 @@ func TestWrongFrames(t *testing.T) {
 			greet(c)
 			c.Close()
 		})
-		if got := within(t, status); got != relayLinkClosed {
+		if got := within(t, status); got != keeper.RelayLinkClosed {
 			t.Errorf("the relay ended with %d", got)
 		}
 	})
@@ -249,7 +250,7 @@ func TestFloods(t *testing.T) {
 			// It ends, or all is said and nothing came of it.
 			select {
 			case s := <-status:
-				if s != relayViolation {
+				if s != keeper.RelayViolation {
 					t.Errorf("the relay ended with %d", s)
 				}
 			case <-flooded:
@@ -302,7 +303,7 @@ func answering(t *testing.T, h http.HandlerFunc) *guestapi.Client {
 	t.Helper()
 	c, _ := linked(t, func(conn net.Conn) {
 		l := &once{conn: conn, closed: make(chan struct{})}
-		_ = (&http.Server{Handler: h, Protocols: onlyHTTP2()}).Serve(l)
+		_ = (&http.Server{Handler: h, Protocols: guestapi.OnlyHTTP2()}).Serve(l)
 	})
 	return c
 }

@@ -1,4 +1,4 @@
-package keeper
+package relay
 
 import (
 	"archive/tar"

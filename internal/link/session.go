@@ -1,4 +1,4 @@
-package guestapi
+package link
 
 import (
 	"bytes"
@@ -9,8 +9,9 @@ import (
 	"sync/atomic"
 )
 
-// EnvLinkToken tells the guest agent the token of its link's sessions.
-const EnvLinkToken = "RAVI_LINK_TOKEN"
+// EnvToken tells the guest agent, or a relay that begins anew, the token of the
+// link's sessions.
+const EnvToken = "RAVI_LINK_TOKEN"
 
 // Sessions divides a link into sessions, each of which begins anew with the
 // protocol's first byte. A sandbox that was restored from a checkpoint

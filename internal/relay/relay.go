@@ -1,4 +1,11 @@
-package keeper
+// Package relay is the half of a keeper that reads what a guest writes.
+//
+// It has no rights at all: its own user, an empty root directory, a short list
+// of system calls, a bound on memory. It decodes every message of the guest's
+// protocol and encodes it anew, so that the owner only ever parses what this
+// process has written. It must not import a backend or anything that opens
+// files; what it needs it is born with.
+package relay
 
 import (
 	"context"
@@ -15,12 +22,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ravi/internal/guestapi"
-)
-
-// How a relay ends, as its exit status.
-const (
-	relayLinkClosed = 0 // the guest's end of the link is gone
-	relayViolation  = 3 // the guest broke the protocol
+	"ravi/internal/keeper"
+	"ravi/internal/link"
 )
 
 // Bounds on what one guest can make the relay hold or do.
@@ -29,11 +32,11 @@ const (
 	maxStreams     = 512 // calls that are open at once
 )
 
-// Relay runs the unprivileged half of a keeper: descriptors 3 and 4 are its end
+// Run runs the relay: descriptors 3 and 4 are its end
 // of the guest's link, to read and to write, 5 is a listening unix socket for
 // the owner. It does not return: the process ends with the link.
-func Relay(uid, gid uint32) error {
-	conn, err := guestapi.OpenEnd(3, 4)
+func Run(uid, gid uint32) error {
+	conn, err := link.OpenEnd(3, 4)
 	if err != nil {
 		return fmt.Errorf("the link: %w", err)
 	}
@@ -49,7 +52,7 @@ func Relay(uid, gid uint32) error {
 	if err := confine(uid, gid); err != nil {
 		return fmt.Errorf("confining the relay: %w", err)
 	}
-	os.Exit(relay(conn, l, os.Getenv(guestapi.EnvLinkToken)))
+	os.Exit(relay(conn, l, os.Getenv(link.EnvToken)))
 	return nil
 }
 
@@ -58,20 +61,20 @@ func Relay(uid, gid uint32) error {
 // and must begin a new session.
 func relay(conn net.Conn, l net.Listener, token string) int {
 	if token != "" {
-		c, err := guestapi.NewSessions(conn, token).Restart()
+		c, err := link.NewSessions(conn, token).Restart()
 		switch {
 		case errors.Is(err, io.EOF):
-			return relayLinkClosed
+			return keeper.RelayLinkClosed
 		case err != nil:
-			fmt.Fprintln(os.Stderr, "ravi-keeper: beginning a new session:", err)
-			return relayViolation
+			fmt.Fprintln(os.Stderr, "ravi-relay: beginning a new session:", err)
+			return keeper.RelayViolation
 		}
 		conn = c
 	}
 	watched := &watchedConn{Conn: conn, done: make(chan struct{})}
 	transport := &http.Transport{
 		DialContext:            func(context.Context, string, string) (net.Conn, error) { return watched, nil },
-		Protocols:              onlyHTTP2(),
+		Protocols:              guestapi.OnlyHTTP2(),
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: maxHeaderBytes,
 		HTTP2: &http.HTTP2Config{
@@ -80,16 +83,16 @@ func relay(conn net.Conn, l net.Listener, token string) int {
 			// What one call holds when its owner does not read. There is no
 			// smaller bound on the connection: calls must not stop each other.
 			MaxReceiveBufferPerStream: 1 << 20,
-			CountError:                func(what string) { fmt.Fprintln(os.Stderr, "ravi-keeper: the link:", what) },
+			CountError:                func(what string) { fmt.Fprintln(os.Stderr, "ravi-relay: the link:", what) },
 		},
 	}
 	guest, err := transport.NewClientConn(context.Background(), "http", "guest:80")
 	if err != nil {
-		return relayViolation
+		return keeper.RelayViolation
 	}
 	server := &http.Server{
 		Handler:        limited(newRelay(guest)),
-		Protocols:      onlyHTTP2(),
+		Protocols:      guestapi.OnlyHTTP2(),
 		MaxHeaderBytes: maxHeaderBytes,
 		HTTP2:          &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReadFrameSize: 1 << 20},
 	}
@@ -97,17 +100,10 @@ func relay(conn net.Conn, l net.Listener, token string) int {
 	<-watched.done
 	_ = server.Close()
 	if watched.sawEnd.Load() {
-		return relayLinkClosed
+		return keeper.RelayLinkClosed
 	}
 	// This side gave up the connection while the other still held it.
-	return relayViolation
-}
-
-// onlyHTTP2 is HTTP/2 without TLS, on a wire that is private already.
-func onlyHTTP2() *http.Protocols {
-	var p http.Protocols
-	p.SetUnencryptedHTTP2(true)
-	return &p
+	return keeper.RelayViolation
 }
 
 // watchedConn tells when and why the link ends.

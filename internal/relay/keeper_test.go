@@ -1,4 +1,4 @@
-package keeper
+package relay
 
 import (
 	"context"
@@ -17,6 +17,8 @@ import (
 
 	"ravi/internal/guestapi"
 	"ravi/internal/guestapi/process"
+	"ravi/internal/keeper"
+	"ravi/internal/link"
 	"ravi/internal/programs"
 )
 
@@ -33,8 +35,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// keeperProgram is ravi-keeper as the ravi program lays it out.
-func keeperProgram(t *testing.T) string {
+// parts are the programs as ravi lays them out.
+func parts(t *testing.T) programs.Set {
 	t.Helper()
 	if os.Getenv(programs.EnvProgram) == "" {
 		built, err := filepath.Abs("../../bin/ravi")
@@ -50,12 +52,12 @@ func keeperProgram(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return set.Keeper
+	return set
 }
 
 // hostileGuest is a maker that is the sandbox as well.
 func hostileGuest(mode string) error {
-	link, err := guestapi.OpenEnd(4, 5)
+	conn, err := link.OpenEnd(4, 5)
 	if err != nil {
 		return err
 	}
@@ -63,20 +65,20 @@ func hostileGuest(mode string) error {
 	if mode == "silent maker" {
 		return nil
 	}
-	if err := json.NewEncoder(sup).Encode(MakerReply{}); err != nil {
+	if err := json.NewEncoder(sup).Encode(keeper.MakerReply{}); err != nil {
 		return err
 	}
 	sup.Close()
-	f := greet(link)
+	f := greet(conn)
 	if f == nil {
 		return fmt.Errorf("no preface")
 	}
 	switch mode {
 	case "garbage":
-		_, err = link.Write([]byte(strings.Repeat("garbage ", 1000)))
-		linger(link)
+		_, err = conn.Write([]byte(strings.Repeat("garbage ", 1000)))
+		linger(conn)
 	case "quiet":
-		swallow(link)
+		swallow(conn)
 	case "end":
 		return nil
 	case "large answer":
@@ -99,18 +101,18 @@ func hostileGuest(mode string) error {
 				break
 			}
 		}
-		linger(link)
+		linger(conn)
 	}
 	return err
 }
 
 // linger stays when the link has ended: the sandbox does not end by itself.
-func linger(link net.Conn) {
-	swallow(link)
+func linger(conn net.Conn) {
+	swallow(conn)
 	time.Sleep(time.Hour)
 }
 
-func hold(t *testing.T, mode string) (*Handle, Plan) {
+func hold(t *testing.T, mode string) (*keeper.Handle, keeper.Plan) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("SKIP-FEATURE: only root gives the relay an identity of its own")
@@ -123,11 +125,12 @@ func hold(t *testing.T, mode string) (*Handle, Plan) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	plan := Plan{
-		ID: "sbxkeepertest", Dir: dir, Maker: exe, MakerArgs: []string{"hostile-guest", mode}, Stays: true,
+	set := parts(t)
+	plan := keeper.Plan{
+		ID: "sbxkeepertest", Dir: dir, Maker: exe, MakerArgs: []string{"hostile-guest", mode}, Stays: true, Relay: set.Relay,
 		Request: json.RawMessage(`{}`), RelayUID: 1_899_999_999, RelayGID: 1_899_999_999,
 	}
-	h, err := Start(keeperProgram(t), plan, nil)
+	h, err := keeper.Start(set.Keeper, plan, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,8 +149,8 @@ func hold(t *testing.T, mode string) (*Handle, Plan) {
 
 func TestKeeperEndsAHostileSandbox(t *testing.T) {
 	for mode, reasons := range map[string][]string{
-		"garbage": {ReasonViolation}, "end": {ReasonDied},
-		"large answer": {ReasonViolation, ReasonRelay}, "silent maker": {ReasonFailed, ReasonDied},
+		"garbage": {keeper.ReasonViolation}, "end": {keeper.ReasonDied},
+		"large answer": {keeper.ReasonViolation, keeper.ReasonRelay}, "silent maker": {keeper.ReasonFailed, keeper.ReasonDied},
 	} {
 		t.Run(mode, func(t *testing.T) {
 			h, plan := hold(t, mode)
@@ -157,7 +160,7 @@ func TestKeeperEndsAHostileSandbox(t *testing.T) {
 			if mode == "silent maker" && readyErr == nil {
 				t.Error("a sandbox that was not made is ready")
 			}
-			c := guestapi.NewClient(h.Client(), "http://guest")
+			c := guestapi.NewClient(guestapi.NewHTTPClient(h.Dial), "http://guest")
 			for range 20 {
 				if _, err := c.Process.List(ctx, connect.NewRequest(&process.ListRequest{})); err == nil {
 					t.Fatal("the owner took it for an answer")
@@ -235,7 +238,7 @@ func TestRelayIsConfined(t *testing.T) {
 	if want := fmt.Sprintf("Max data size             %d", relayMemory); !strings.Contains(string(limits), want) {
 		t.Errorf("no %q in\n%s", want, limits)
 	}
-	res, err := h.Client().Get("http://guest/no/such/address")
+	res, err := guestapi.NewHTTPClient(h.Dial).Get("http://guest/no/such/address")
 	if err != nil || res.StatusCode != http.StatusNotFound {
 		t.Errorf("an address that is none of the guest's: %v %v", res, err)
 	}
