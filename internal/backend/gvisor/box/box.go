@@ -22,6 +22,7 @@ import (
 	"gvisor.dev/gvisor/runsc/cli/maincli"
 
 	"ravi/internal/backend/gvisor"
+	"ravi/internal/backend/gvisor/box/filter"
 	"ravi/internal/keeper"
 )
 
@@ -37,6 +38,7 @@ func Dispatch() {
 	name := filepath.Base(os.Args[0])
 	switch {
 	case strings.HasPrefix(name, "runsc"), name == "exe":
+		filter.Register()
 		maincli.Main()
 		os.Exit(0)
 	case name == Name:
