@@ -274,7 +274,7 @@ func killNamed(t *testing.T, sb *sandbox.Sandbox, arg string) {
 	if supervisor == "" {
 		t.Fatal("the supervisor is not found")
 	}
-	for _, name := range append(running(t, "ravi-keeper"), running(t, "ravi-guest:"+sb.ID)...) {
+	for _, name := range append(running(t, "ravi-keeper"), append(running(t, "ravi-relay"), running(t, "ravi-guest:"+sb.ID)...)...) {
 		pid := strings.Split(name, "/")[2]
 		stat, err := os.ReadFile("/proc/" + pid + "/stat")
 		if err != nil || !strings.Contains(name, arg) {

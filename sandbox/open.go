@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -12,12 +11,14 @@ import (
 	"sync"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/oklog/ulid/v2"
 
 	"ravi/internal/backend"
 	"ravi/internal/backend/gvisor"
 	"ravi/internal/backend/host"
 	"ravi/internal/guestapi"
+	"ravi/internal/guestapi/process"
 	"ravi/internal/keeper"
 	"ravi/internal/programs"
 	"ravi/internal/rootfs"
@@ -183,8 +184,11 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (*S
 		return fail("create", err, hintFor(err))
 	}
 	sb.client = guestapi.NewClient(guestapi.NewHTTPClient(sb.inst.Dial), "http://guest")
+	asking, stopAsking := context.WithCancel(ctx)
+	defer stopAsking()
+	answer := sb.ask(asking)
 	if sb.Notes, err = sb.inst.Ready(create); err == nil {
-		err = sb.verify(ctx)
+		err = sb.verify(ctx, answer)
 	}
 	if err == nil && sb.record != nil {
 		err = sb.record.Created(ctx, sb.ID, sb.inst.PID())
@@ -240,23 +244,31 @@ func defaultHome() (string, error) {
 	return filepath.Join(h, ".ravi"), nil
 }
 
+// ask calls the guest agent for the first time, and gives out what comes of it.
+// It is asked before it is there: meanwhile this process and the relay do what
+// the first call of a kind costs, and the answer is the agent's first act.
+func (s *Sandbox) ask(ctx context.Context) <-chan error {
+	answer := make(chan error, 1)
+	go func() {
+		_, err := s.client.Process.List(ctx, connect.NewRequest(&process.ListRequest{}))
+		answer <- err
+	}()
+	return answer
+}
+
 // verify waits for the guest agent's first answer.
-func (s *Sandbox) verify(ctx context.Context) error {
+func (s *Sandbox) verify(ctx context.Context, answer <-chan error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Duration(s.cfg.VerifyTimeout)*time.Second,
 		fmt.Errorf("it did not answer within %d s (verify_timeout)", s.cfg.VerifyTimeout))
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://guest/health", nil)
-	if err != nil {
-		return err
+	var err error
+	select {
+	case err = <-answer:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
 	}
-	res, err := s.client.HTTP.Do(req)
 	if err != nil {
 		return &InitError{Stage: "verify", Err: s.explain(ctx, err)}
-	}
-	defer res.Body.Close()
-	if res.StatusCode != http.StatusNoContent && res.StatusCode != http.StatusOK {
-		b, _ := io.ReadAll(io.LimitReader(res.Body, 1024)) // the status says enough
-		return &InitError{Stage: "verify", Err: fmt.Errorf("its guest agent answered %s: %s", res.Status, errorText(b))}
 	}
 	return nil
 }

@@ -24,6 +24,7 @@ type Handle struct {
 	plan *Plan // nil if this process only attached
 	conn net.Conn
 
+	wired chan struct{} // closed once the relay can be called
 	ready chan struct{} // closed once the sandbox is made or has failed
 	ended chan struct{} // closed once it is gone
 
@@ -107,8 +108,11 @@ func Attach(ctx context.Context, dir string, own bool, grace time.Duration) (*Ha
 func newHandle(dir string, plan *Plan, conn net.Conn) *Handle {
 	h := &Handle{
 		dir: dir, plan: plan, conn: conn,
-		ready: make(chan struct{}), ended: make(chan struct{}),
+		wired: make(chan struct{}), ready: make(chan struct{}), ended: make(chan struct{}),
 		answers: make(chan Reply, 1),
+	}
+	if plan == nil {
+		close(h.wired) // whoever started it saw to that
 	}
 	go h.listen()
 	return h
@@ -139,6 +143,9 @@ func (h *Handle) listen() {
 		}
 		h.mu.Lock()
 		switch m.Event {
+		case "wired":
+			h.mu.Unlock()
+			close(h.wired)
 		case "ready":
 			h.notes = m.Notes
 			h.mu.Unlock()
@@ -219,8 +226,18 @@ func (h *Handle) End() Reply {
 // PID is the supervisor's process id, 0 if this process only attached.
 func (h *Handle) PID() int { return h.pid }
 
-// Dial connects to the relay, which serves the guest agent's protocol.
-func (h *Handle) Dial(ctx context.Context) (net.Conn, error) { return dialIn(ctx, h.dir, LinkSocket) }
+// Dial connects to the relay, which serves the guest agent's protocol. That may
+// be before the guest agent is there; what is asked of it then waits.
+func (h *Handle) Dial(ctx context.Context) (net.Conn, error) {
+	select {
+	case <-h.wired:
+		return dialIn(ctx, h.dir, LinkSocket)
+	case <-h.ended:
+		return nil, ErrGone
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
 
 // ask sends one request and waits for its answer.
 func (h *Handle) ask(ctx context.Context, req Request) (Reply, error) {

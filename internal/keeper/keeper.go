@@ -94,7 +94,8 @@ type Request struct {
 }
 
 // Reply is one line from the supervisor: the answer to a request, or one of
-// the events ready, failed and ended.
+// the events wired (calls to the guest are taken, though it may not be there
+// yet), ready, failed and ended.
 type Reply struct {
 	Event string `json:"event,omitempty"`
 	Op    string `json:"op,omitempty"`

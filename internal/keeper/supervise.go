@@ -103,6 +103,7 @@ func (s *supervisor) run() (reason string) {
 	}
 	go s.accept(listener)
 	defer listener.Close()
+	s.tell(Reply{Event: "wired"})
 	if err := s.startMaker("make", "", guestEnd); err != nil {
 		s.tell(Reply{Event: "failed", Error: err.Error()})
 		return ReasonFailed
