@@ -135,6 +135,7 @@ type Process struct {
 
 	stop   context.CancelFunc // ends the stream
 	done   chan struct{}
+	over   chan struct{} // closed when the stream is read to its end
 	status Status
 	err    error
 
@@ -157,7 +158,7 @@ func (s *Sandbox) Start(ctx context.Context, c Cmd) (*Process, error) {
 		stop()
 		return nil, s.startError(ctx, c, err)
 	}
-	p := &Process{sb: s, stop: stop, done: make(chan struct{}), tty: c.TTY != nil}
+	p := &Process{sb: s, stop: stop, done: make(chan struct{}), over: make(chan struct{}), tty: c.TTY != nil}
 	started := make(chan error, 1)
 	go p.read(stream, c, started)
 	select {
@@ -261,9 +262,21 @@ func (s *Sandbox) startError(ctx context.Context, c Cmd, err error) error {
 
 // read carries the stream's events to the writers, until the end.
 func (p *Process) read(stream *connect.ServerStreamForClient[process.StartResponse], c Cmd, started chan<- error) {
-	defer close(p.done)
+	defer close(p.over)
 	defer stream.Close()
-	ended := false
+	if p.events(stream, c, started); p.err == nil && p.pid != 0 {
+		// That was the end, for whoever waits. What follows is only the
+		// stream's, which is left in order.
+		close(p.done)
+		for stream.Receive() {
+		}
+		return
+	}
+	close(p.done)
+}
+
+// events reads up to the end event, or what is in its place.
+func (p *Process) events(stream *connect.ServerStreamForClient[process.StartResponse], c Cmd, started chan<- error) {
 	for stream.Receive() {
 		switch e := stream.Msg().GetEvent().GetEvent().(type) {
 		case *process.ProcessEvent_Start:
@@ -285,16 +298,14 @@ func (p *Process) read(stream *connect.ServerStreamForClient[process.StartRespon
 				return
 			}
 		case *process.ProcessEvent_End:
-			p.status, ended = status(e.End), true
+			p.mu.Lock()
+			p.status = status(e.End)
+			if p.killed != "" && p.status.Reason == ReasonSignal {
+				p.status.Reason, p.status.ExitCode = p.killed, -1
+			}
+			p.mu.Unlock()
+			return
 		}
-	}
-	if ended {
-		p.mu.Lock()
-		if p.killed != "" && p.status.Reason == ReasonSignal {
-			p.status.Reason, p.status.ExitCode = p.killed, -1
-		}
-		p.mu.Unlock()
-		return
 	}
 	err := stream.Err()
 	if err == nil {
@@ -340,14 +351,13 @@ func (p *Process) watch(ctx context.Context, timeout *time.Duration) {
 	}
 	select {
 	case <-p.done:
-		return
 	case <-limit:
 		p.kill(ReasonTimeout)
 	case <-ctx.Done():
 		p.kill(ReasonCanceled)
 	}
 	select {
-	case <-p.done:
+	case <-p.over:
 	case <-time.After(drainTime):
 		// What could not be killed does not hold up the caller; stopping the
 		// stream makes read end.

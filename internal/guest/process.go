@@ -159,7 +159,6 @@ func (p *proc) wire(spec startSpec, attr *syscall.ProcAttr) (*wiring, error) {
 		p.master = master
 		return w, nil
 	}
-	var files [3]*os.File
 	fail := func(err error) (*wiring, error) {
 		w.closeAll()
 		if p.stdin != nil {
@@ -167,37 +166,27 @@ func (p *proc) wire(spec startSpec, attr *syscall.ProcAttr) (*wiring, error) {
 		}
 		return nil, fmt.Errorf("make pipes: %w", err)
 	}
+	var stdin *os.File
+	var err error
 	if spec.stdin {
-		r, wr, err := os.Pipe()
-		if err != nil {
-			return fail(err)
-		}
-		w.child = append(w.child, r)
-		files[0], p.stdin = r, wr
+		stdin, p.stdin, err = newPipe(1)
 	} else {
-		null, err := os.Open(os.DevNull)
-		if err != nil {
-			return fail(err)
-		}
-		w.child = append(w.child, null)
-		files[0] = null
+		stdin, err = blockingFile(unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0))
 	}
-	for i, kind := range []stream{stdout, stderr} {
-		r, wr, err := os.Pipe()
-		if err != nil {
-			return fail(err)
-		}
-		w.child = append(w.child, wr)
-		w.sources[kind] = r
-		widen(r)
-		files[i+1] = wr
+	if err != nil {
+		return fail(err)
 	}
-	for _, f := range files {
-		fd, err := blockingFd(f)
+	w.child = append(w.child, stdin)
+	for _, kind := range []stream{stdout, stderr} {
+		theirs, ours, err := newPipe(0)
 		if err != nil {
 			return fail(err)
 		}
-		attr.Files = append(attr.Files, fd)
+		w.child = append(w.child, theirs)
+		w.sources[kind] = ours
+	}
+	for _, f := range w.child {
+		attr.Files = append(attr.Files, f.Fd())
 	}
 	return w, nil
 }
@@ -205,12 +194,33 @@ func (p *proc) wire(spec startSpec, attr *syscall.ProcAttr) (*wiring, error) {
 // maxPipe is the largest size that a pipe may have without special rights.
 const maxPipe = 1 << 20
 
-// widen gives a pipe more room, so that both sides have to wait less often. A
-// kernel that does not want to leaves it as it was, which is as right.
-func widen(f *os.File) {
-	if raw, err := f.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) { _, _ = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, maxPipe) })
+// newPipe makes a pipe of which the agent keeps the end with the given index.
+// Only that one does not block, and is known to Go's poller: programs expect
+// theirs to block, and to the poller it would only be a reason to wake up.
+func newPipe(oursAt int) (theirs, ours *os.File, err error) {
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		return nil, nil, err
 	}
+	// More room than usual, so that both sides have to wait less often. A kernel
+	// that does not want to leaves it as it was, which is as right.
+	_, _ = unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, maxPipe)
+	err = unix.SetNonblock(fds[oursAt], true)
+	theirs, ours = os.NewFile(uintptr(fds[1-oursAt]), "pipe"), os.NewFile(uintptr(fds[oursAt]), "pipe")
+	if err != nil {
+		theirs.Close()
+		ours.Close()
+		return nil, nil, err
+	}
+	return theirs, ours, nil
+}
+
+// blockingFile is a descriptor that was just opened.
+func blockingFile(fd int, err error) (*os.File, error) {
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "file"), nil
 }
 
 // blockingFd makes f what a program expects its standard descriptors to be:
@@ -257,6 +267,26 @@ func (s *Server) follow(p *proc, w *wiring, status <-chan syscall.WaitStatus, on
 	}
 }
 
+// Most programs write in small pieces, and each message costs every process on
+// the way to the owner a turn. So output that follows on other output within
+// burst is given the time to gather, while what comes alone goes out at once.
+const (
+	firstChunk = 8 << 10
+	burst      = 2 * time.Millisecond
+	gather     = time.Millisecond
+)
+
+// available reads what is there now, and does not wait for more.
+func available(f *os.File, into []byte) (n int) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	// An error, or the end, is met again by whoever reads next.
+	_ = raw.Control(func(fd uintptr) { n, _ = unix.Read(int(fd), into) })
+	return max(n, 0)
+}
+
 // pump publishes what comes out of f until its end, or until the deadline
 // that follow sets. In the latter case it says so, and a goroutine of its own
 // reads and drops what a grandchild may still write, so that this neither
@@ -266,11 +296,20 @@ func (p *proc) pump(kind stream, f *os.File) (left bool) {
 	if kind == terminal {
 		size = guestapi.MaxPTYChunk
 	}
-	buf := make([]byte, size)
+	buf := make([]byte, firstChunk)
+	var last time.Time
 	for {
 		n, err := f.Read(buf)
+		if err == nil && n < len(buf) && time.Since(last) < burst {
+			time.Sleep(gather)
+			n += available(f, buf[n:])
+		}
 		if n > 0 {
 			p.out.publish(chunk{stream: kind, data: append([]byte(nil), buf[:n]...)})
+			last = time.Now()
+		}
+		if n == len(buf) && n < size {
+			buf = make([]byte, min(4*n, size))
 		}
 		switch {
 		case err == nil:

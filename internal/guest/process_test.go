@@ -270,6 +270,30 @@ func TestOutputIsExact(t *testing.T) {
 	}
 }
 
+// A program that writes in small pieces must not cost a message for each.
+func TestSmallPiecesGather(t *testing.T) {
+	const pieces = 20_000
+	g := startGuest(t, Options{})
+	r := g.start(t, testContext(t), sh(fmt.Sprintf("exec dd if=/dev/zero bs=100 count=%d status=none", pieces)))
+	events := 0
+	for {
+		more, err := r.step()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !more {
+			break
+		}
+		events++
+	}
+	if r.stdout.Len() != 100*pieces || r.end.GetExitCode() != 0 {
+		t.Errorf("%d bytes of %d, %v", r.stdout.Len(), 100*pieces, r.end)
+	}
+	if events > pieces/2 {
+		t.Errorf("%d events for %d small pieces", events, pieces)
+	}
+}
+
 func TestUnreadOutputSpoolsAndThenBlocks(t *testing.T) {
 	g := startGuest(t, Options{SpoolBytes: 1 << 20})
 	ctx, cancel := context.WithCancel(testContext(t))

@@ -18,7 +18,7 @@ import (
 // MaxChunk bytes, so that a message that is much larger comes from a guest
 // that is broken or hostile.
 const (
-	MaxChunk    = 64 << 10
+	MaxChunk    = 256 << 10
 	MaxPTYChunk = 16 << 10
 	MaxMessage  = 4 << 20
 )

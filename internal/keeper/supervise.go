@@ -267,7 +267,7 @@ func (s *supervisor) wires() (net.Listener, []*os.File, error) {
 }
 
 func (s *supervisor) relayEnv() []string {
-	env := []string{"GOMEMLIMIT=96MiB", "GOGC=50", "GOMAXPROCS=2"}
+	env := []string{"GOMEMLIMIT=96MiB", "GOMAXPROCS=2"}
 	if s.plan.Resume {
 		env = append(env, link.EnvToken+"="+s.plan.LinkToken)
 	}

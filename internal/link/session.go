@@ -23,7 +23,8 @@ type Sessions struct {
 	conn  net.Conn
 	token []byte
 
-	rest []byte // read, and not yet delivered
+	buf  [64 << 10]byte
+	rest []byte // the part of buf that is not yet delivered
 	tail []byte // the end of what was delivered, as far as a token may begin there
 
 	mu      sync.Mutex // guards writing and current
@@ -134,14 +135,9 @@ func (c *session) Read(b []byte) (int, error) {
 			c.end()
 			return 0, io.EOF
 		}
-		chunk := make([]byte, max(len(b), len(s.token)))
-		n, err := s.conn.Read(chunk)
-		s.rest = append(s.rest, chunk[:n]...)
-		if err != nil {
-			if n := copy(b, s.rest); n > 0 {
-				s.rest = s.rest[n:]
-				return n, nil
-			}
+		n, err := s.conn.Read(s.buf[:])
+		s.rest = s.buf[:n]
+		if err != nil && n == 0 {
 			c.end()
 			return 0, err
 		}
@@ -155,21 +151,31 @@ func (c *session) Read(b []byte) (int, error) {
 // that the session be given up.
 func (s *Sessions) deliver(b []byte) (n int, ended bool) {
 	free := len(s.rest)
-	if len(s.token) > 0 {
-		both := append(s.tail[:len(s.tail):len(s.tail)], s.rest...)
-		if i := bytes.Index(both, s.token); i >= 0 {
-			free = max(i-len(s.tail), 0)
-			if free == 0 {
-				s.rest, s.tail = both[i+len(s.token):], nil
-				return 0, true
-			}
+	if len(s.token) > 0 && free > 0 {
+		// A token may have begun in what was delivered, or lie in the rest.
+		seam := append(s.tail[:len(s.tail):len(s.tail)], s.rest[:min(free, len(s.token)-1)]...)
+		if i := bytes.Index(seam, s.token); i >= 0 {
+			s.rest, s.tail = s.rest[i+len(s.token)-len(s.tail):], nil
+			return 0, true
+		}
+		if i := bytes.Index(s.rest, s.token); i > 0 {
+			free = i
+		} else if i == 0 {
+			s.rest, s.tail = s.rest[len(s.token):], nil
+			return 0, true
 		}
 	}
 	n = copy(b, s.rest[:free])
-	s.tail = append(s.tail, s.rest[:n]...)
-	s.tail = bytes.Clone(s.tail[len(s.tail)-begins(s.tail, s.token):])
+	s.keep(s.rest[:n])
 	s.rest = s.rest[n:]
 	return n, false
+}
+
+// keep remembers the end of what was delivered, as far as a token may begin there.
+func (s *Sessions) keep(delivered []byte) {
+	most := max(len(s.token)-1, 0)
+	last := append(s.tail, delivered[max(len(delivered)-most, 0):]...)
+	s.tail = append(s.tail[:0], last[len(last)-begins(last, s.token):]...)
 }
 
 // begins is the length of the longest end of b that a token may begin with.
