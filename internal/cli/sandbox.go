@@ -54,7 +54,8 @@ error.`,
 		Summary: "End what a crash left behind",
 		Long: `Compares the record with the machine: ends the sandboxes whose owner is gone,
 and removes processes, mounts, control groups and directories that belong to
-none. What lives and is owned is not touched.`,
+none, and versions of Ravi's own programs that none runs. What lives and is
+owned is not touched.`,
 		Examples: []command.Example{{Line: "ravi sandbox prune"}},
 		Handler: func(ctx context.Context, env *command.Env, _ pruneInput) (command.PruneReport, error) {
 			sweeper, err := env.Sweeper(ctx)
@@ -280,12 +281,12 @@ func printPruned(env *command.Env, w io.Writer, r command.PruneReport) error {
 		fmt.Fprintln(w, "ended", safe.Safe(id))
 	}
 	if !env.Quiet {
-		if r.Processes+r.Mounts+r.Cgroups+r.Dirs+len(r.Ended)+len(r.Problems) == 0 {
+		if r.Dirs+r.Programs+len(r.Ended)+len(r.Problems) == 0 {
 			fmt.Fprintln(w, "nothing was left behind")
 			return nil
 		}
-		fmt.Fprintf(w, "removed %s, %s, %s, %s\n", count(r.Processes, "process", "processes"), count(r.Mounts, "mount", "mounts"),
-			count(r.Cgroups, "control group", "control groups"), count(r.Dirs, "directory", "directories"))
+		fmt.Fprintf(w, "removed %s of sandboxes and %s of Ravi's programs\n",
+			count(r.Dirs, "folder", "folders"), count(r.Programs, "unused version", "unused versions"))
 	}
 	for _, p := range r.Problems {
 		fmt.Fprintln(w, "not removed:", safe.Safe(p))

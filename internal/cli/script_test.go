@@ -91,7 +91,7 @@ func (r recordSweeper) Prune(ctx context.Context) (command.PruneReport, error) {
 			continue
 		}
 		report.Ended = append(report.Ended, b.ID)
-		report.Processes, report.Dirs = report.Processes+2, report.Dirs+1
+		report.Programs, report.Dirs = report.Programs+2, report.Dirs+1
 	}
 	return report, nil
 }

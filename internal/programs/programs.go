@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -124,10 +125,17 @@ func layOut(home string) (s Set, err error) {
 	if err := os.Chmod(tmp, 0o755); err != nil {
 		return s, err
 	}
-	// What is there was changed, or another process was first; then its copy is
-	// as good.
-	_ = os.RemoveAll(dir)
-	if err := os.Rename(tmp, dir); err != nil && !complete(dir, want) {
+	if err := os.Rename(tmp, dir); err == nil || complete(dir, want) {
+		return s, nil // if another process was first, its copy is as good
+	}
+	// What is there was changed. It goes out of the way in one step.
+	changed := tmp + "-changed"
+	defer os.RemoveAll(changed)
+	err = os.Rename(dir, changed)
+	if err == nil {
+		err = os.Rename(tmp, dir)
+	}
+	if err != nil && !complete(dir, want) {
 		return s, fmt.Errorf("laying out Ravi's programs: %w", err)
 	}
 	return s, nil
@@ -169,6 +177,67 @@ func complete(dir string, want map[string]string) bool {
 		}
 	}
 	return true
+}
+
+// RemoveUnused removes the programs of other versions that no process runs, and
+// what a lay-out that was cut off left. It returns how many versions went.
+func RemoveUnused(ctx context.Context, home string) (int, error) {
+	now, err := Find(ctx, home)
+	if err != nil {
+		return 0, err
+	}
+	lib := filepath.Join(home, "lib")
+	entries, err := os.ReadDir(lib)
+	if err != nil {
+		return 0, err
+	}
+	removed := 0
+	for _, e := range entries {
+		dir := filepath.Join(lib, e.Name())
+		if dir == filepath.Dir(now.Kernel) || recent(e) || inUse(dir) {
+			continue
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			return removed, err
+		}
+		removed++
+	}
+	return removed, nil
+}
+
+// recent says that another process may be at work on this folder.
+func recent(e fs.DirEntry) bool {
+	st, err := e.Info()
+	return err != nil || time.Since(st.ModTime()) < time.Minute
+}
+
+// inUse says whether a process runs one of a folder's programs. Their paths say
+// nothing in a sandbox's own mount namespace, so the files are compared.
+func inUse(dir string) bool {
+	var files []fs.FileInfo
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return true
+	}
+	for _, e := range entries {
+		if st, err := os.Stat(filepath.Join(dir, e.Name())); err == nil {
+			files = append(files, st)
+		}
+	}
+	exes, err := filepath.Glob("/proc/[0-9]*/exe")
+	if err != nil {
+		return true
+	}
+	for _, exe := range exes {
+		st, err := os.Stat(exe)
+		if err != nil {
+			continue // it ended, or is another user's, who cannot run what is in here
+		}
+		if slices.ContainsFunc(files, func(f fs.FileInfo) bool { return os.SameFile(f, st) }) {
+			return true
+		}
+	}
+	return false
 }
 
 // ask finds an installed ravi and lets it lay out its parts.

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"testing/fstest"
+	"time"
 )
 
 // embed has this process contain these programs, for one test.
@@ -165,5 +167,56 @@ func TestFindAfterAFailure(t *testing.T) {
 	t.Setenv(EnvProgram, script)
 	if s, err := Find(t.Context(), home); err != nil || s != (Set{Kernel: "n", Relay: "r", Guest: "g", Keeper: "k"}) {
 		t.Errorf("got %+v %v", s, err)
+	}
+}
+
+func TestRemoveUnused(t *testing.T) {
+	home := t.TempDir()
+	program, err := os.ReadFile("/bin/sleep")
+	if err != nil {
+		t.Fatal(err)
+	}
+	embed(t, all(string(program), "other 1"))
+	used, err := layOut(home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(used.Guest, "600")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	embed(t, all("guest 2", "other 2"))
+	unused, err := layOut(home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := time.Now().Add(-time.Hour)
+	for _, s := range []Set{used, unused} {
+		if err := os.Chtimes(filepath.Dir(s.Kernel), long, long); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cut := filepath.Join(home, "lib", "new-123")
+	if err := os.Mkdir(cut, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	embed(t, all("guest 3", "other 3"))
+	n, err := RemoveUnused(t.Context(), home)
+	if err != nil || n != 1 {
+		t.Errorf("%d versions removed, %v", n, err)
+	}
+	for path, there := range map[string]bool{used.Guest: true, unused.Guest: false, cut: true} {
+		if _, err := os.Stat(path); (err == nil) != there {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	now, err := Find(t.Context(), home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(now.Kernel); err != nil {
+		t.Error(err)
 	}
 }

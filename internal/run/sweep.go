@@ -12,6 +12,7 @@ import (
 
 	"ravi/internal/keeper"
 	"ravi/internal/procid"
+	"ravi/internal/programs"
 	"ravi/internal/store"
 )
 
@@ -92,6 +93,9 @@ func (s Sweeper) Prune(ctx context.Context) (store.Swept, error) {
 	}
 	if err := s.orphans(ctx, alive, &r); err != nil {
 		return r, err
+	}
+	if r.Programs, err = programs.RemoveUnused(ctx, s.Home); err != nil {
+		r.Problems = append(r.Problems, fmt.Sprintf("older programs: %v", err))
 	}
 	return r, s.runs(ctx, alive)
 }

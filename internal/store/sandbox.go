@@ -68,12 +68,10 @@ type Sandbox struct {
 
 // Swept is what a sweep, which brings the world to the record, found and removed.
 type Swept struct {
-	Ended     []string `json:"ended"`     // sandboxes that nobody owned any more
-	Processes int      `json:"processes"` // ended
-	Mounts    int      `json:"mounts"`    // undone
-	Cgroups   int      `json:"cgroups"`   // removed
-	Dirs      int      `json:"dirs"`      // removed
-	Problems  []string `json:"problems"`  // what could not be removed, and why
+	Ended    []string `json:"ended"`    // sandboxes that nobody owned any more
+	Dirs     int      `json:"dirs"`     // folders of sandboxes, with their processes and control groups
+	Programs int      `json:"programs"` // versions of the programs in use by none
+	Problems []string `json:"problems"` // what could not be removed, and why
 }
 
 // SandboxFilter chooses sandboxes; the zero filter chooses all.
