@@ -4,8 +4,11 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"runtime"
+
+	"golang.org/x/sys/unix"
 
 	"ravi/internal/backend/host/maker"
 	"ravi/internal/keeper"
@@ -26,6 +29,10 @@ func main() {
 func run(args []string) error {
 	switch {
 	case len(args) == 1 && args[0] == "supervise":
+		// What else it was given is held until its end, and for itself alone.
+		if err := unix.CloseRange(4, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+			return err
+		}
 		return keeper.Supervise(os.NewFile(3, "control"))
 	case len(args) == 1 && args[0] == maker.Mode:
 		return maker.Run()

@@ -40,8 +40,9 @@ type Handle struct {
 
 // Start starts a supervisor, program being ravi-keeper, and hands it the plan.
 // It does not wait until the sandbox is made: see Ready. attr may place the
-// supervisor in namespaces.
-func Start(program string, plan Plan, attr *syscall.SysProcAttr) (*Handle, error) {
+// supervisor in namespaces. The supervisor, and no other process, has the files
+// of held open for as long as it lives.
+func Start(program string, plan Plan, attr *syscall.SysProcAttr, held ...*os.File) (*Handle, error) {
 	b, err := json.Marshal(plan)
 	if err != nil {
 		return nil, err
@@ -68,7 +69,7 @@ func Start(program string, plan Plan, attr *syscall.SysProcAttr) (*Handle, error
 		Args:        []string{"ravi-keeper", "supervise"},
 		Env:         []string{"GOMAXPROCS=1", "GOGC=50"},
 		Dir:         "/",
-		ExtraFiles:  []*os.File{theirs},
+		ExtraFiles:  append([]*os.File{theirs}, held...),
 		SysProcAttr: attr,
 	}
 	if err := cmd.Start(); err != nil {

@@ -4,7 +4,8 @@
 // This package only describes the sandbox and starts its keeper, which starts
 // ravi-kernel as the maker; package box is what runs there. So a program
 // that uses this package does not contain gVisor. It may write beneath the
-// sandbox's directory and Ravi's home; it must not read what a guest wrote.
+// sandbox's directory, Ravi's home and /run/ravi; it must not read what a guest
+// wrote.
 package gvisor
 
 import (
@@ -12,7 +13,6 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
-	"hash/fnv"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -30,17 +30,6 @@ import (
 
 // MakerName is the name under which ravi-kernel is started as the maker.
 const MakerName = "ravi-box"
-
-// The range of user ids on the host that sandboxes are given: above those that
-// distributions hand to users (subuid) and to containers, below what fits in
-// 31 bits. Each sandbox has a slot of its own, so that a process that broke
-// out of one could not signal or trace those of another.
-const (
-	idFirst = 1_900_000_000
-	idSlot  = 65_536
-	idCount = idSlot - 1 // the last one of a slot is the relay's
-	idSlots = 3_700
-)
 
 // Backend is the gVisor backend.
 type Backend struct{}
@@ -78,7 +67,6 @@ func (Backend) Create(ctx context.Context, s backend.Spec) (backend.Instance, er
 			"RAVI_MEMORY_LIMIT=" + strconv.FormatInt(s.Memory, 10),
 		},
 		CPUs: s.CPUs, Memory: s.Memory, Overhead: memoryOverhead(s.Memory), Disk: s.Disk, Processes: s.Processes,
-		IDBase: slot(s.ID), IDCount: idCount,
 		Rootless:   rootless,
 		Checkpoint: s.Checkpoint,
 		Debug:      os.Getenv("RAVI_GVISOR_DEBUG"),
@@ -103,6 +91,7 @@ func (Backend) Create(ctx context.Context, s backend.Spec) (backend.Instance, er
 		req.Mounts = append(req.Mounts, gm)
 	}
 	var attr *syscall.SysProcAttr
+	var held []*os.File
 	if rootless {
 		// The keeper, and so all that it starts, is root of a user namespace
 		// in which this user is the only one there is.
@@ -114,6 +103,13 @@ func (Backend) Create(ctx context.Context, s backend.Spec) (backend.Instance, er
 		req.IDBase, req.IDCount = 0, 1
 	} else {
 		req.Cgroup = "/ravi/" + s.ID
+		n, slot, err := claim(slotDir, s.ID, idSlots)
+		if err != nil {
+			return nil, err
+		}
+		defer slot.Close() // the keeper has it from here on
+		req.IDBase, req.IDCount = idFirst+n*idSlot, idCount
+		held = append(held, slot)
 	}
 	b, err := json.Marshal(req)
 	if err != nil {
@@ -129,7 +125,7 @@ func (Backend) Create(ctx context.Context, s backend.Spec) (backend.Instance, er
 		plan.RelayUID = req.IDBase + idCount
 		plan.RelayGID = plan.RelayUID
 	}
-	return keeper.Start(progs.Keeper, plan, attr)
+	return keeper.Start(progs.Keeper, plan, attr, held...)
 }
 
 // memoryOverhead is what the kernel's limit lies above the sandbox's: room for
@@ -148,11 +144,4 @@ func guestPath(host string) string {
 		}
 	}
 	return strings.Join(path, ":")
-}
-
-// slot picks the range of host ids for a sandbox.
-func slot(id string) uint32 {
-	h := fnv.New32a()
-	h.Write([]byte(id))
-	return idFirst + h.Sum32()%idSlots*idSlot
 }
