@@ -21,9 +21,9 @@ const module = "ravi"
 // layers are the packages from the ground up. A package imports from lower layers, and from its own family
 // (backend and backend/gvisor); never from beside or above. A new package takes its place here first.
 var layers = [][]string{
-	{"internal/strictjson", "internal/term", "internal/procid", "internal/programs", "internal/conventions", "internal/link"},
+	{"internal/strictjson", "internal/term", "internal/procid", "internal/programs", "internal/conventions", "internal/link", "internal/confine"},
 	{"internal/store", "internal/config", "internal/rootfs", "internal/gitbox", "internal/guestapi"},
-	{"internal/guest", "internal/keeper"},
+	{"internal/guest", "internal/keeper", "internal/network"},
 	{"internal/relay"},
 	{"internal/backend"},
 	{"sandbox"},

@@ -21,10 +21,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ravi/internal/confine"
 	"ravi/internal/guestapi"
 	"ravi/internal/keeper"
 	"ravi/internal/link"
 )
+
+// relayMemory bounds the relay's data segments; a guest that makes it use more
+// ends its own sandbox.
+const relayMemory = 384 << 20
 
 // Bounds on what one guest can make the relay hold or do.
 const (
@@ -49,7 +54,7 @@ func Run(uid, gid uint32) error {
 	reap()
 	// The HTTP code logs what a peer does wrong, as often as it does it.
 	log.SetOutput(io.Discard)
-	if err := confine(uid, gid); err != nil {
+	if err := confine.Process(confine.To{UID: uid, GID: gid, Memory: relayMemory, Files: 1024}); err != nil {
 		return fmt.Errorf("confining the relay: %w", err)
 	}
 	os.Exit(relay(conn, l, os.Getenv(link.EnvToken)))

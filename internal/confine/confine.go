@@ -1,4 +1,9 @@
-package relay
+// Package confine takes from a process all that it does not need: its identity,
+// its view of files, memory beyond a bound, and system calls.
+//
+// It is for the processes of a keeper that read what a guest writes. It changes
+// only the process that calls it.
+package confine
 
 import (
 	"fmt"
@@ -9,21 +14,49 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// relayMemory bounds the relay's data segments; a guest that makes it use more
-// ends its own sandbox.
-const relayMemory = 384 << 20
+// To is what is left to a process.
+type To struct {
+	// UID and GID are its new identity; zero keeps the old one.
+	UID, GID uint32
+	// Memory bounds its data segments, in bytes.
+	Memory uint64
+	// Files bounds its open descriptors.
+	Files uint64
+	// KeepRoot leaves it the host's files, which it sees as UID does.
+	KeepRoot bool
+	// Calls are the system calls beyond those that move bytes between
+	// descriptors that are there, and those that the Go runtime lives on.
+	Calls []string
+}
 
-// confine takes from this process all that the relay does not need: its
-// identity, its view of files, its memory beyond a bound, and every system
-// call but those of a program that moves bytes between descriptors it already
-// has.
-func confine(uid, gid uint32) error {
+// common are the calls of a program that moves bytes between descriptors that
+// it already has.
+var common = []string{
+	// Bytes between descriptors.
+	"read", "write", "readv", "writev", "close", "fcntl", "shutdown",
+	"accept4", "recvfrom", "sendto", "recvmsg", "sendmsg",
+	"getsockname", "getpeername", "getsockopt", "setsockopt",
+	"epoll_create1", "epoll_ctl", "epoll_pwait", "eventfd2", "pipe2",
+	// The Go runtime: memory, threads, time, signals.
+	"mmap", "munmap", "mremap", "mprotect", "madvise", "brk",
+	"futex", "clone", "clone3", "set_robust_list", "rseq", "exit", "exit_group",
+	"sched_yield", "sched_getaffinity", "nanosleep", "clock_nanosleep", "clock_gettime",
+	"gettimeofday", "getrandom", "getpid", "gettid", "tgkill", "restart_syscall",
+	"rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack",
+	"timer_create", "timer_settime", "timer_delete", "setitimer",
+	"membarrier", "prctl", "uname",
+	// It may be the init of its process namespace.
+	"wait4", "waitid",
+}
+
+// Process confines this process, all its threads.
+func Process(to To) error {
 	limits := []struct {
 		what  int
 		value uint64
 	}{
-		{unix.RLIMIT_DATA, relayMemory},
-		{unix.RLIMIT_NOFILE, 1024},
+		{unix.RLIMIT_DATA, to.Memory},
+		{unix.RLIMIT_NOFILE, to.Files},
 		{unix.RLIMIT_CORE, 0},
 		{unix.RLIMIT_FSIZE, 1 << 20}, // its own messages
 	}
@@ -32,21 +65,21 @@ func confine(uid, gid uint32) error {
 			return fmt.Errorf("setting a resource limit: %w", err)
 		}
 	}
-	if os.Geteuid() == 0 {
+	if os.Geteuid() == 0 && !to.KeepRoot {
 		// An empty root: /proc/self/fdinfo of nothing, no path to anything.
 		if err := emptyRoot(); err != nil {
 			return err
 		}
 	}
-	if uid != 0 {
+	if to.UID != 0 {
 		// The syscall package changes all threads, x/sys only this one.
 		if err := syscall.Setgroups(nil); err != nil {
 			return fmt.Errorf("dropping groups: %w", err)
 		}
-		if err := syscall.Setresgid(int(gid), int(gid), int(gid)); err != nil {
+		if err := syscall.Setresgid(int(to.GID), int(to.GID), int(to.GID)); err != nil {
 			return fmt.Errorf("changing group: %w", err)
 		}
-		if err := syscall.Setresuid(int(uid), int(uid), int(uid)); err != nil {
+		if err := syscall.Setresuid(int(to.UID), int(to.UID), int(to.UID)); err != nil {
 			return fmt.Errorf("changing user: %w", err)
 		}
 	}
@@ -64,23 +97,7 @@ func confine(uid, gid uint32) error {
 			DefaultAction: seccomp.ActionErrno,
 			Syscalls: []seccomp.SyscallGroup{{
 				Action: seccomp.ActionAllow,
-				Names: []string{
-					// Bytes between descriptors.
-					"read", "write", "readv", "writev", "close", "fcntl", "shutdown",
-					"accept4", "recvfrom", "sendto", "recvmsg", "sendmsg",
-					"getsockname", "getpeername", "getsockopt", "setsockopt",
-					"epoll_create1", "epoll_ctl", "epoll_pwait", "eventfd2", "pipe2",
-					// The Go runtime: memory, threads, time, signals.
-					"mmap", "munmap", "mremap", "mprotect", "madvise", "brk",
-					"futex", "clone", "clone3", "set_robust_list", "rseq", "exit", "exit_group",
-					"sched_yield", "sched_getaffinity", "nanosleep", "clock_nanosleep", "clock_gettime",
-					"gettimeofday", "getrandom", "getpid", "gettid", "tgkill", "restart_syscall",
-					"rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack",
-					"timer_create", "timer_settime", "timer_delete", "setitimer",
-					"membarrier", "prctl", "uname",
-					// It is the init of its process namespace.
-					"wait4", "waitid",
-				},
+				Names:  append(common[:len(common):len(common)], to.Calls...),
 			}},
 		},
 	})
