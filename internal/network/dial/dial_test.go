@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -138,19 +139,18 @@ func TestDial(t *testing.T) {
 func TestRebinding(t *testing.T) {
 	to := echo(t)
 	private := netip.MustParseAddr("10.9.9.9")
-	asked := 0
+	var asked atomic.Int32
 	s := server(nil, "a.test", private)
 	s.Lookup = func(context.Context, string) ([]netip.Addr, error) {
-		asked++
-		if asked > 1 {
+		if asked.Add(1) > 1 {
 			return []netip.Addr{private}, nil
 		}
 		return []netip.Addr{to.Addr()}, nil
 	}
 	c := pair(t, s)
 	conn, err := c.Dial(t.Context(), "a.test", netip.Addr{}, to.Port())
-	if err != nil || asked != 1 {
-		t.Fatalf("%v, asked %d times", err, asked)
+	if err != nil || asked.Load() != 1 {
+		t.Fatalf("%v, asked %d times", err, asked.Load())
 	}
 	conn.Close()
 }

@@ -1,0 +1,234 @@
+// Package cable is the far end of a sandbox's network device: a TCP/IP stack in
+// this process, which takes every packet that the sandbox sends and decides what
+// becomes of it.
+//
+// There is no route from here to anywhere. A connection goes on only in that
+// whoever uses the package copies its bytes. The package reads what a guest
+// writes; it must not open a socket of the host's.
+package cable
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/link/fdbased"
+	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+	"gvisor.dev/gvisor/pkg/waiter"
+)
+
+// Addresses on the cable. They mean something there only, so all sandboxes have
+// the same.
+var (
+	Gateway = netip.MustParseAddr("192.168.127.1")
+	Guest   = netip.MustParseAddr("192.168.127.2")
+)
+
+// Bits is the length of the prefix of Gateway and Guest, MTU the largest packet:
+// with a large one, fewer turns are needed for the same bytes.
+const (
+	Bits = 24
+	MTU  = 65520
+)
+
+// GuestMAC and gatewayMAC are fixed (locally administered), so nobody on the
+// cable has to ask, and nobody's answer counts.
+var (
+	GuestMAC   = net.HardwareAddr{0x02, 0x52, 0x41, 0x56, 0x49, 0x02}
+	gatewayMAC = tcpip.LinkAddress("\x02\x52\x41\x56\x49\x01")
+)
+
+// Handler decides on what a sandbox sends. Its methods are called by many
+// goroutines.
+type Handler interface {
+	// Resolve answers a question for the IPv4 address of a name (lower case, no
+	// dot at its end). ok is false for a name that does not exist, for this
+	// sandbox.
+	Resolve(name string) (addr netip.Addr, ok bool)
+	// Connect decides on a TCP connection at its first packet. A nil serve
+	// refuses it; else serve is called with the connection, and closes it.
+	Connect(to netip.AddrPort) (serve func(context.Context, net.Conn))
+	// Datagram hears of a UDP packet that is neither a question for a name nor
+	// passed on.
+	Datagram(to netip.AddrPort)
+}
+
+// Bounds of one cable.
+const (
+	maxFlows   = 1024
+	maxOpening = 512
+	bufferMost = 2 << 20 // for one direction of one connection
+)
+
+// Cable is one sandbox's.
+type Cable struct {
+	handler Handler
+	stack   *stack.Stack
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+
+	serving sync.WaitGroup
+	mu      sync.Mutex // guards what follows
+	flows   int
+	closed  bool
+}
+
+// ErrUnplugged is why a flow ends when its cable does.
+var ErrUnplugged = errors.New("the sandbox's network is gone")
+
+const nic = 1
+
+// New serves the device behind fd (a TAP, Ethernet frames, not blocking). fd
+// stays the caller's, who closes it after Close.
+func New(fd int, h Handler) (*Cable, error) {
+	c := &Cable{handler: h}
+	c.ctx, c.cancel = context.WithCancelCause(context.Background())
+	s := stack.New(stack.Options{
+		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, arp.NewProtocol}, // no IPv6
+		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4},
+	})
+	c.stack = s
+	fail := func(what string, err any) (*Cable, error) {
+		s.Close()
+		return nil, fmt.Errorf("the sandbox's network: %s: %v", what, err)
+	}
+	// A connection that this side has closed must not stand in the way of a new
+	// one from the same port: the stack would not answer it for a minute.
+	wait := tcpip.TCPTimeWaitTimeoutOption(10 * time.Millisecond)
+	sack := tcpip.TCPSACKEnabled(true)
+	receive := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: 256 << 10, Max: bufferMost}
+	send := tcpip.TCPSendBufferSizeRangeOption{Min: 4 << 10, Default: 256 << 10, Max: bufferMost}
+	for _, o := range []tcpip.SettableTransportProtocolOption{&wait, &sack, &receive, &send} {
+		if err := s.SetTransportProtocolOption(tcp.ProtocolNumber, o); err != nil {
+			return fail("an option of TCP", err)
+		}
+	}
+	link, err := fdbased.New(&fdbased.Options{FDs: []int{fd}, MTU: MTU, EthernetHeader: true, Address: gatewayMAC})
+	if err != nil {
+		return fail("its device", err)
+	}
+	if err := s.CreateNIC(nic, link); err != nil {
+		return fail("its device", err)
+	}
+	address := tcpip.ProtocolAddress{
+		Protocol:          ipv4.ProtocolNumber,
+		AddressWithPrefix: tcpip.AddressWithPrefix{Address: tcpip.AddrFrom4(Gateway.As4()), PrefixLen: Bits},
+	}
+	if err := s.AddProtocolAddress(nic, address, stack.AddressProperties{}); err != nil {
+		return fail("its address", err)
+	}
+	// Every packet is for this side, whatever address it is for.
+	if err := s.SetPromiscuousMode(nic, true); err != nil {
+		return fail("taking every packet", err)
+	}
+	if err := s.SetSpoofing(nic, true); err != nil {
+		return fail("answering for every address", err)
+	}
+	if err := s.AddStaticNeighbor(nic, ipv4.ProtocolNumber, tcpip.AddrFrom4(Guest.As4()), tcpip.LinkAddress(GuestMAC)); err != nil {
+		return fail("the sandbox's address", err)
+	}
+	s.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: nic}})
+	s.SetTransportProtocolHandler(tcp.ProtocolNumber, tcp.NewForwarder(s, 0, maxOpening, c.connect).HandlePacket)
+	s.SetTransportProtocolHandler(udp.ProtocolNumber, udp.NewForwarder(s, c.datagram).HandlePacket)
+	return c, nil
+}
+
+// Close ends every flow and waits for them.
+func (c *Cable) Close() {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.cancel(ErrUnplugged)
+	c.stack.Close()
+	c.serving.Wait()
+	c.stack.Wait()
+}
+
+// Flows is how many connections there are.
+func (c *Cable) Flows() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.flows
+}
+
+// enter counts a flow, unless there are too many. Whoever entered must leave.
+func (c *Cable) enter() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || c.flows >= maxFlows {
+		return false
+	}
+	c.flows++
+	c.serving.Add(1)
+	return true
+}
+
+func (c *Cable) leave() {
+	c.mu.Lock()
+	c.flows--
+	c.mu.Unlock()
+	c.serving.Done()
+}
+
+// from says whether a packet is from the only one who can send any. Another
+// source is somebody in the sandbox who pretends.
+func from(id stack.TransportEndpointID) bool {
+	return id.RemoteAddress == tcpip.AddrFrom4(Guest.As4())
+}
+
+func to(id stack.TransportEndpointID) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4(id.LocalAddress.As4()), id.LocalPort)
+}
+
+// connect is called for the first packet of each connection, on a goroutine of
+// its own.
+func (c *Cable) connect(r *tcp.ForwarderRequest) {
+	if !from(r.ID()) {
+		r.Complete(false)
+		return
+	}
+	target := to(r.ID())
+	var serve func(context.Context, net.Conn)
+	if target.Port() == dnsPort {
+		serve = c.serveDNS
+	} else if target.Addr() != Gateway {
+		serve = c.handler.Connect(target)
+	}
+	if serve == nil || !c.enter() {
+		r.Complete(true)
+		return
+	}
+	defer c.leave()
+	var queue waiter.Queue
+	ep, err := r.CreateEndpoint(&queue)
+	r.Complete(err != nil)
+	if err != nil {
+		return
+	}
+	// A guest that vanishes without a word is noticed.
+	ep.SocketOptions().SetKeepAlive(true)
+	idle := tcpip.KeepaliveIdleOption(time.Minute)
+	_ = ep.SetSockOpt(&idle)
+	serve(c.ctx, &conn{TCPConn: gonet.NewTCPConn(&queue, ep), ep: ep})
+}
+
+// conn is one connection. It can be cut as well as closed.
+type conn struct {
+	*gonet.TCPConn
+	ep tcpip.Endpoint
+}
+
+// Abort cuts the connection: the guest sees a reset, not an end.
+func (c *conn) Abort() { c.ep.Abort() }
