@@ -1,0 +1,556 @@
+package intercept
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// http1 is one HTTP/1 connection of the guest and, from the first request on or
+// from before it, the one that belongs to it upstream.
+type http1 struct {
+	*flow
+	guest net.Conn
+	gsrc  *source
+	gr    *bufio.Reader
+	turn  *turn // the guest's side of the exchange under way, then of the next
+
+	up    net.Conn
+	usrc  *source
+	ur    *bufio.Reader
+	heard *turn // the server's next first byte
+
+	ev       Event
+	out      atomic.Int64 // bytes of the request's body
+	requests int
+}
+
+// turn is what one side does next. Until it is done, nobody else reads there.
+type turn struct {
+	sent chan struct{} // closed when the request's body went to the server
+	done chan struct{} // closed when something more came
+	err  error         // or the end of the connection; to be read after done
+}
+
+func (t *turn) wait() <-chan struct{} {
+	if t == nil {
+		return nil
+	}
+	return t.done
+}
+
+// ending says how a connection goes on after a request.
+type ending int
+
+const (
+	endNot    ending = iota // with the next request
+	endGently               // it ends, and the guest reads what was written to it
+	endCut                  // it is cut off, so that a part is not taken for a whole
+)
+
+func (f *flow) serveHTTP1(guest, up net.Conn) {
+	h := &http1{flow: f, guest: guest, gsrc: &source{conn: guest, left: -1}}
+	h.gr = bufio.NewReader(h.gsrc)
+	if up != nil {
+		h.connected(up)
+	}
+	h.turn = h.follow(nil)
+	var end ending
+	for end == endNot && h.await() {
+		end = h.exchange()
+	}
+	if h.up != nil {
+		if end == endCut {
+			reset(h.up)
+		}
+		h.up.Close()
+		<-h.heard.wait()
+	}
+	switch end {
+	case endGently:
+		h.guest.SetReadDeadline(time.Unix(1, 0))
+		<-h.turn.done
+		closeGently(h.guest)
+	case endCut:
+		reset(h.guest)
+	}
+	h.guest.Close()
+	<-h.turn.done
+}
+
+func (h *http1) connected(up net.Conn) {
+	h.up, h.usrc = up, &source{conn: up}
+	h.ur = bufio.NewReader(h.usrc)
+	h.listen()
+}
+
+// listen waits for the server's next first byte. Until the head that it begins
+// was read, what is read is bounded.
+func (h *http1) listen() {
+	h.usrc.left = h.limits.HeaderBytes
+	t := &turn{done: make(chan struct{})}
+	h.heard = t
+	go func() {
+		defer close(t.done)
+		_, t.err = h.ur.Peek(1)
+	}()
+}
+
+// follow sends a request's body, if there is one, then waits for what the guest
+// does next. If the guest ends its side, the server's is ended likewise: a
+// half-close stays one, and a reset a reset.
+func (h *http1) follow(send func() error) *turn {
+	t := &turn{sent: make(chan struct{}), done: make(chan struct{})}
+	up := h.up
+	go func() {
+		defer close(t.done)
+		if send != nil {
+			if t.err = send(); t.err != nil {
+				return
+			}
+		}
+		close(t.sent)
+		_, t.err = h.gr.Peek(1)
+		switch {
+		case up == nil || t.err == nil:
+		case t.err == io.EOF:
+			closeWrite(up)
+		default:
+			reset(up)
+		}
+	}()
+	return t
+}
+
+// await waits for the next request. It is false when there will be none.
+func (h *http1) await() bool {
+	idle := time.NewTimer(h.limits.IdleTimeout)
+	defer idle.Stop()
+	select {
+	case <-h.turn.done:
+		return h.turn.err == nil
+	case <-h.heard.wait():
+		// The server ended the connection, or spoke without being asked.
+		// Either way the guest's ends too, so that it sees what there was.
+	case <-idle.C:
+	case <-h.ctx.Done():
+	}
+	return false
+}
+
+// exchange serves one request, and reports it.
+func (h *http1) exchange() ending {
+	h.ev = Event{Time: time.Now(), Proto: protoHTTP1}
+	h.out.Store(0)
+	h.requests++
+	end := h.serveRequest()
+	h.ev.BytesOut = h.out.Load()
+	h.event(h.ev)
+	return end
+}
+
+func (h *http1) serveRequest() ending {
+	h.guest.SetReadDeadline(time.Now().Add(h.limits.HeaderTimeout))
+	head, err := readHead(h.gr, h.limits.HeaderBytes)
+	h.guest.SetReadDeadline(time.Time{})
+	if errors.Is(err, errHeadTooLarge) {
+		return h.answer(&refusal{status: http.StatusRequestHeaderFieldsTooLarge,
+			why: fmt.Sprintf("the request's head is larger than %d bytes", h.limits.HeaderBytes)})
+	}
+	if err != nil {
+		h.ev.Why = "the guest did not finish its request: " + err.Error()
+		return endCut
+	}
+	raw, err := parseRequestHead(head)
+	h.ev.Method, h.ev.Path = raw.method, raw.target
+	if path, _, found := strings.Cut(raw.target, "?"); found {
+		h.ev.Path = path
+	}
+	if err != nil {
+		return h.answer(malformed("%v", err))
+	}
+	what, verdict, no := h.admit(raw.method, raw.target, raw.host...)
+	h.ev.Path, h.ev.Rule = what.path, verdict.Rule
+	if no != nil {
+		return h.answer(no)
+	}
+	h.gsrc.unread(h.gr, head)
+	req, err := http.ReadRequest(h.gr)
+	if err != nil {
+		return h.answer(malformed("%v", err))
+	}
+	if no := h.acquire(); no != nil {
+		return h.answer(no)
+	}
+	defer h.release()
+	if h.up == nil {
+		if h.dialErr == nil {
+			var up net.Conn
+			if up, h.dialErr = h.dial(); h.dialErr == nil {
+				h.connected(up)
+			} else {
+				h.dialErr = fmt.Errorf("cannot connect to %s: %w", h.address(), h.dialErr)
+			}
+		}
+		if h.dialErr != nil {
+			return h.answer(&refusal{status: http.StatusBadGateway, why: h.dialErr.Error()})
+		}
+	}
+	h.ev.Allowed = true
+	wants := upgrades(req.Header)
+	if err := h.sendHead(req, what, wants); err != nil {
+		return h.broken("the server ended the connection: " + err.Error())
+	}
+	h.turn = h.follow(func() error { return h.sendBody(req) })
+	return h.relay(req, raw.old, wants)
+}
+
+// upgrades are the protocols that the guest wants to change to, and may.
+// Another HTTP or TLS on the same connection would be seen by nobody.
+func upgrades(h http.Header) []string {
+	if !hasToken(h["Connection"], "upgrade") {
+		return nil
+	}
+	var out []string
+	for _, line := range h["Upgrade"] {
+		for token := range strings.SplitSeq(line, ",") {
+			token = strings.TrimSpace(token)
+			protocol, _, _ := strings.Cut(strings.ToLower(token), "/")
+			if token == "" || slices.Contains([]string{"h2", "h2c", "h3", "http", "https", "tls"}, protocol) {
+				continue
+			}
+			out = append(out, token)
+		}
+	}
+	return out
+}
+
+func (h *http1) sendHead(req *http.Request, what asked, wants []string) error {
+	trailers := hasToken(req.Header["Te"], "trailers")
+	endToEnd(req.Header)
+	w := bufio.NewWriter(h.up)
+	fmt.Fprintf(w, "%s %s HTTP/1.1\r\nHost: %s\r\n", what.method, what.target, what.host)
+	req.Header.Write(w)
+	var options []string
+	switch {
+	case len(wants) > 0:
+		options = append(options, "Upgrade")
+		fmt.Fprintf(w, "Upgrade: %s\r\n", strings.Join(wants, ", "))
+	case req.Close:
+		options = append(options, "close")
+	}
+	if trailers {
+		options = append(options, "TE")
+		fmt.Fprint(w, "TE: trailers\r\n")
+	}
+	if len(options) > 0 {
+		fmt.Fprintf(w, "Connection: %s\r\n", strings.Join(options, ", "))
+	}
+	if isChunked(req.TransferEncoding) {
+		fmt.Fprint(w, "Transfer-Encoding: chunked\r\n")
+		announce(w, req.Trailer)
+	}
+	fmt.Fprint(w, "\r\n")
+	return w.Flush()
+}
+
+func isChunked(codings []string) bool { return len(codings) == 1 && codings[0] == "chunked" }
+
+// announce names the trailers that the sender announced.
+func announce(w io.Writer, trailer http.Header) {
+	if len(trailer) > 0 {
+		names := make([]string, 0, len(trailer))
+		for name := range trailer {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		fmt.Fprintf(w, "Trailer: %s\r\n", strings.Join(names, ", "))
+	}
+}
+
+// sendBody sends what the guest sends, as it comes. If the guest does not send
+// what it announced, the server is cut off: it must not take a part for a whole.
+func (h *http1) sendBody(req *http.Request) error {
+	if req.Body == http.NoBody {
+		return nil
+	}
+	w := writers.Get().(*bufio.Writer)
+	w.Reset(h.up)
+	rerr, werr := forward(w, req.Body, isChunked(req.TransferEncoding), &h.out, func() http.Header { return req.Trailer })
+	w.Reset(nil)
+	writers.Put(w)
+	if rerr != nil {
+		reset(h.up)
+		return fmt.Errorf("the request's body: %w", rerr)
+	}
+	return werr
+}
+
+// Trailers that would say how a message is to be read come too late.
+var noTrailers = []string{"Transfer-Encoding", "Content-Length", "Host", "Trailer", "Content-Type", "Content-Encoding",
+	"Content-Range", "Authorization", "Cookie", "Set-Cookie", "Connection", "Te", "Upgrade", "Expect"}
+
+// Room for a piece of a body, and what frames it.
+var writers = sync.Pool{New: func() any { return bufio.NewWriterSize(nil, 33<<10) }}
+
+// forward sends a body piece by piece, each as soon as it is there.
+func forward(w *bufio.Writer, body io.Reader, chunked bool, n *atomic.Int64, trailer func() http.Header) (rerr, werr error) {
+	buf := buffers.Get().(*[]byte)
+	defer buffers.Put(buf)
+	var dst io.Writer = w
+	var chunks io.WriteCloser
+	if chunked {
+		chunks = httputil.NewChunkedWriter(w)
+		dst = chunks
+	}
+	for {
+		got, err := body.Read(*buf)
+		if got > 0 {
+			n.Add(int64(got))
+			if _, werr := dst.Write((*buf)[:got]); werr != nil {
+				return nil, werr
+			}
+			if werr := w.Flush(); werr != nil {
+				return nil, werr
+			}
+		}
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return err, nil
+		}
+	}
+	if chunked {
+		chunks.Close()
+		t := trailer().Clone()
+		for _, name := range noTrailers {
+			t.Del(name)
+		}
+		t.Write(w)
+		fmt.Fprint(w, "\r\n")
+	}
+	return nil, w.Flush()
+}
+
+// relay hands the server's responses on until the last one of the request.
+func (h *http1) relay(req *http.Request, old bool, wants []string) ending {
+	w := writers.Get().(*bufio.Writer)
+	w.Reset(h.guest)
+	defer func() {
+		w.Reset(nil)
+		writers.Put(w)
+	}()
+	continued := false
+	for {
+		if why := h.response(); why != "" {
+			return h.broken(why)
+		}
+		resp, err := http.ReadResponse(h.ur, req)
+		if err != nil {
+			return h.broken("the server's response cannot be read: " + err.Error())
+		}
+		h.usrc.left = -1
+		switch {
+		case resp.StatusCode == http.StatusSwitchingProtocols:
+			if !slices.ContainsFunc(wants, func(t string) bool { return hasToken(resp.Header["Upgrade"], t) }) {
+				return h.broken("the server changed to a protocol that was not asked for")
+			}
+			return h.upgraded(w, resp)
+		case resp.StatusCode < 200:
+			continued = continued || resp.StatusCode == http.StatusContinue
+			if !old {
+				endToEnd(resp.Header)
+				statusLine(w, resp)
+				resp.Header.Write(w)
+				fmt.Fprint(w, "\r\n")
+				if err := w.Flush(); err != nil {
+					return h.gone(err)
+				}
+			}
+			h.listen()
+			continue
+		}
+		return h.final(w, req, resp, old, continued)
+	}
+}
+
+// response waits for the server to begin a response; if it will not, why.
+func (h *http1) response() string {
+	silence := time.NewTimer(h.limits.CopyTimeout)
+	defer silence.Stop()
+	select {
+	case <-h.heard.wait():
+		switch err := h.heard.err; {
+		case err == io.EOF:
+			return "the server ended the connection without a response"
+		case err != nil:
+			return "the server's connection broke: " + err.Error()
+		}
+		return ""
+	case <-silence.C:
+		return errSilence.Error()
+	case <-h.ctx.Done():
+		return h.ctx.Err().Error()
+	}
+}
+
+func isDone(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}
+
+func statusLine(w io.Writer, resp *http.Response) {
+	fmt.Fprintf(w, "HTTP/1.1 %s\r\n", resp.Status)
+}
+
+// final hands on the response that ends the exchange.
+func (h *http1) final(w *bufio.Writer, req *http.Request, resp *http.Response, old, continued bool) ending {
+	defer resp.Body.Close()
+	h.ev.Status = resp.StatusCode
+	// A guest that waits for the go-ahead and got an answer instead may send
+	// its body or not. Only the end of the connection says which it was.
+	waits := hasToken(req.Header["Expect"], "100-continue") && !continued && !isDone(h.turn.sent)
+	chunked := isChunked(resp.TransferEncoding)
+	end := req.Close || resp.Close || old || waits
+	endToEnd(resp.Header)
+	statusLine(w, resp)
+	resp.Header.Write(w)
+	if end {
+		fmt.Fprint(w, "Connection: close\r\n")
+	}
+	if chunked && !old {
+		fmt.Fprint(w, "Transfer-Encoding: chunked\r\n")
+		announce(w, resp.Trailer)
+	}
+	fmt.Fprint(w, "\r\n")
+	if resp.Body == http.NoBody || req.Method == http.MethodHead {
+		if err := w.Flush(); err != nil {
+			return h.gone(err)
+		}
+	} else {
+		if h.ur.Buffered() == 0 { // else more goes out at once, with it
+			if err := w.Flush(); err != nil {
+				return h.gone(err)
+			}
+		}
+		var in atomic.Int64
+		rerr, werr := forward(w, resp.Body, chunked && !old, &in, func() http.Header { return resp.Trailer })
+		h.ev.BytesIn = in.Load()
+		if rerr != nil {
+			return h.broken("the server's response ended early: " + rerr.Error())
+		}
+		if werr != nil {
+			return h.gone(werr)
+		}
+	}
+	if end {
+		return endGently
+	}
+	h.listen()
+	// The response may be there before the upload is over. What is left of it
+	// goes to the server, unless that has had enough.
+	idle := time.NewTimer(h.limits.IdleTimeout)
+	defer idle.Stop()
+	select {
+	case <-h.turn.sent:
+		return endNot
+	case <-h.turn.done:
+		if isDone(h.turn.sent) {
+			return endNot
+		}
+	case <-h.heard.wait():
+	case <-idle.C:
+	case <-h.ctx.Done():
+	}
+	return endGently
+}
+
+// upgraded copies both ways from here on.
+func (h *http1) upgraded(w *bufio.Writer, resp *http.Response) ending {
+	h.ev.Proto, h.ev.Status = "upgrade", resp.StatusCode
+	protocol := resp.Header.Get("Upgrade")
+	endToEnd(resp.Header)
+	statusLine(w, resp)
+	resp.Header.Write(w)
+	fmt.Fprintf(w, "Connection: Upgrade\r\nUpgrade: %s\r\n\r\n", protocol)
+	if err := w.Flush(); err != nil {
+		return h.gone(err)
+	}
+	out, in, err := copyBoth(h.guest, afterTurn{h}, h.up, h.ur, h.limits.CopyTimeout)
+	h.out.Add(out)
+	h.ev.BytesIn = in
+	if err != nil {
+		h.ev.Why = err.Error()
+	}
+	return endCut // for what is not closed yet
+}
+
+// afterTurn reads from the guest once follow does so no more.
+type afterTurn struct{ *http1 }
+
+func (a afterTurn) Read(p []byte) (int, error) {
+	<-a.turn.done
+	if a.turn.err != nil {
+		return 0, a.turn.err
+	}
+	return a.gr.Read(p)
+}
+
+// gone is the end if the guest cannot be written to.
+func (h *http1) gone(err error) ending {
+	h.ev.Why = "the guest ended the connection: " + err.Error()
+	return endCut
+}
+
+// broken is the end if the server fails in the middle of an exchange. What the
+// guest has got of a response must not look complete.
+func (h *http1) broken(why string) ending {
+	h.ev.Why = why
+	switch {
+	case h.ev.Status != 0:
+		return endCut
+	case h.requests == 1 && h.ctx.Err() == nil:
+		h.ev.Status = http.StatusBadGateway
+		h.write(&refusal{status: http.StatusBadGateway, why: why})
+	}
+	// On a connection that was used before, the server may have closed it
+	// before the request came. A client knows what to do if it sees just that.
+	return endGently
+}
+
+// answer answers from here.
+func (h *http1) answer(no *refusal) ending {
+	h.ev.Status, h.ev.Why, h.ev.Hint = no.status, no.why, no.hint
+	h.ev.Allowed = !no.denied()
+	if no.rule != "" {
+		h.ev.Rule = no.rule
+	}
+	h.write(no)
+	return endGently
+}
+
+func (h *http1) write(no *refusal) {
+	text := no.text(h.flow, h.ev.Method, h.ev.Path)
+	w := bufio.NewWriter(h.guest)
+	fmt.Fprintf(w, "HTTP/1.1 %d %s\r\n", no.status, http.StatusText(no.status))
+	no.header().Write(w)
+	fmt.Fprintf(w, "Content-Length: %d\r\nConnection: close\r\n\r\n", len(text))
+	if h.ev.Method != http.MethodHead {
+		io.WriteString(w, text)
+	}
+	w.Flush() // a guest that is gone misses nothing
+}
