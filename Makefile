@@ -21,7 +21,7 @@ export CGO_ENABLED = 0
 
 # go build does nothing for what is up to date, so it may always be asked. These programs become part of ravi; they run
 # where no library can be counted on, hence static.
-PARTS    := ravi-kernel ravi-keeper ravi-relay ravi-guest
+PARTS    := ravi-kernel ravi-keeper ravi-relay ravi-gateway ravi-guest
 
 build:
 	$(BUILD) -ldflags "-s -w" -o $(EMBEDDED)/ $(addprefix ./cmd/,$(PARTS))

@@ -100,7 +100,9 @@ func (c *Config) UnmarshalJSON(b []byte) error {
 }
 
 // AllowNet says what the sandbox may reach on the network: nothing (the zero
-// value), the public internet (All), or what the rules name.
+// value), the public internet (All), or what the rules name. A rule is a word,
+// such as "pypi.org" or "db.example.com:5432", or an object as JSON text; see
+// docs/network.md.
 type AllowNet struct {
 	All   bool
 	Rules []string
@@ -113,14 +115,27 @@ func (a *AllowNet) UnmarshalJSON(b []byte) error {
 		*a = AllowNet{All: all}
 		return nil
 	}
-	var rules []string
+	var rules []json.RawMessage
 	if err := json.Unmarshal(b, &rules); err != nil {
 		return errors.New("allow_net is false, true or a list of names such as [\"pypi.org\"]")
 	}
 	if len(rules) == 0 {
 		return errEmptyRules
 	}
-	*a = AllowNet{Rules: rules}
+	var texts []string
+	for _, raw := range rules {
+		text := string(raw) // an object stays as it is
+		if text != "" && text[0] == '"' {
+			if err := json.Unmarshal(raw, &text); err != nil {
+				return err
+			}
+		}
+		if _, err := parseRule(text); err != nil {
+			return fmt.Errorf("allow_net: %w", err)
+		}
+		texts = append(texts, text)
+	}
+	*a = AllowNet{Rules: texts}
 	return nil
 }
 
@@ -129,7 +144,15 @@ var errEmptyRules = errors.New("allow_net: [] is ambiguous: use false for no net
 // MarshalJSON writes what UnmarshalJSON reads.
 func (a AllowNet) MarshalJSON() ([]byte, error) {
 	if len(a.Rules) > 0 {
-		return json.Marshal(a.Rules)
+		var rules []json.RawMessage
+		for _, text := range a.Rules {
+			raw := json.RawMessage(text)
+			if !strings.HasPrefix(text, "{") {
+				raw, _ = json.Marshal(text)
+			}
+			rules = append(rules, raw)
+		}
+		return json.Marshal(rules)
 	}
 	return json.Marshal(a.All)
 }

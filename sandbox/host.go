@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -34,10 +33,9 @@ func checkNet(cfg Config, backendName string) error {
 		return fmt.Errorf("allow_net: %w: on the host the network is open, and rules cannot be enforced", backend.ErrUnsupported)
 	case backendName == BackendHost:
 		return nil
-	case cfg.AllowNet.All || len(cfg.AllowNet.Rules) > 0:
-		return errors.New("allow_net: a sandbox cannot have a network yet")
 	}
-	return nil
+	_, err := cfg.AllowNet.policy()
+	return err
 }
 
 // guestPath is a path of the sandbox's as its guest agent knows it. On the host

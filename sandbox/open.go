@@ -73,6 +73,7 @@ type options struct {
 	recorder   Recorder
 	mounts     []backend.Mount
 	checkpoint string
+	netEvents  func(NetEvent)
 }
 
 // Option changes how Open works.
@@ -173,10 +174,15 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (*S
 	if cfg.DiskSizeGB != nil {
 		disk = int64(*cfg.DiskSizeGB)
 	}
+	net, err := sb.networkConfig(cfg.AllowNet)
+	if err != nil {
+		ended(keeper.ReasonFailed)
+		return fail("config", fmt.Errorf("allow_net: %w", err), "see docs/network.md for what a rule looks like")
+	}
 	sb.inst, err = be.Create(create, backend.Spec{
 		ID: sb.ID, Dir: dir, Home: o.home, Image: cfg.Image,
 		CPUs: cfg.CPUs, Memory: int64(cfg.MemoryMiB) << 20, Disk: disk << 30, Processes: MaxProcesses,
-		Mounts: append(mounts, o.mounts...), Grace: o.grace, Checkpoint: o.checkpoint,
+		Mounts: append(mounts, o.mounts...), Network: net, RootsFile: os.Getenv("SSL_CERT_FILE"), Grace: o.grace, Checkpoint: o.checkpoint,
 	})
 	if err != nil {
 		_ = os.RemoveAll(dir) // nothing was made yet
@@ -189,6 +195,9 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (*S
 	answer := sb.ask(asking)
 	if sb.Notes, err = sb.inst.Ready(create); err == nil {
 		err = sb.verify(ctx, answer)
+	}
+	if err == nil && net != nil {
+		err = sb.setUpNetwork(create, o.netEvents)
 	}
 	if err == nil && sb.record != nil {
 		err = sb.record.Created(ctx, sb.ID, sb.inst.PID())

@@ -5,6 +5,7 @@ package backend
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net"
 	"time"
@@ -31,6 +32,12 @@ type Spec struct {
 	Processes int64 // host threads
 
 	Mounts []Mount
+	// Network is what its network may do (network.Config, as JSON); nil: it has
+	// no network.
+	Network json.RawMessage
+	// RootsFile holds the certificates that servers may lead to, in place of the
+	// host's own; empty: those.
+	RootsFile string
 	// Grace is how long the sandbox outlives its owner.
 	Grace time.Duration
 	// Checkpoint is a directory to restore the sandbox from; empty: start anew.
@@ -59,6 +66,11 @@ type Instance interface {
 	Resume(ctx context.Context) error
 	Checkpoint(ctx context.Context, dir string) error
 	Stats(ctx context.Context) (keeper.Stats, error)
+	// DialEvents connects to what tells of the network's decisions
+	// (network.Message, a line of JSON each).
+	DialEvents(ctx context.Context) (net.Conn, error)
+	// SetPolicy replaces what the network may do.
+	SetPolicy(ctx context.Context, policy json.RawMessage) error
 	// Ended is closed when the sandbox and all that was made for it is gone;
 	// End then says why.
 	Ended() <-chan struct{}

@@ -9,12 +9,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"ravi/internal/command"
 	"ravi/internal/gitbox"
+	"ravi/internal/network/policy"
 	runs "ravi/internal/run"
 	safe "ravi/internal/term"
 	"ravi/sandbox"
@@ -26,9 +28,10 @@ func addSandboxRun(t *command.Table) {
 		Summary: "Run a command in a sandbox, and bring out a proven patch",
 		Long: `Takes the repository as it lies, clones it inside a new sandbox, runs CMD there
 and brings out what it changed as a patch that was tried on a clean checkout.
-The repository itself is not touched, unless --apply is given. The sandbox has
-no network and sees nothing of this machine but its tools; it is thrown away in
-the end, and also if this program is killed.
+The repository itself is not touched, unless --apply is given. The sandbox sees
+nothing of this machine but its tools, and reaches nothing on the network but
+what --allow-net names; it is thrown away in the end, and also if this program
+is killed.
 
 The outcome stays in runs/<id> below Ravi's home: task.json, changes.patch,
 TASK.md, events.jsonl and logs/.
@@ -62,6 +65,8 @@ type runInput struct {
 	Timeout  time.Duration     `json:"timeout" flag:"timeout" value:"DURATION" host:"size" usage:"end the command after this time, such as 10m"`
 	Env      map[string]string `json:"env" flag:"env" short:"e" value:"NAME=VALUE" host:"secret" usage:"a variable for the command; credentials are refused"`
 	Volumes  []string          `json:"volumes" flag:"volume" short:"v" value:"HOST:GUEST[:ro|rw]" host:"volume" usage:"a folder of this machine to see inside, read-only unless :rw"`
+	AllowNet []string          `json:"allow_net" flag:"allow-net" value:"none|all|HOST,…" host:"network" usage:"what it may reach: names, NAME:PORT, *.NAME; all is the public internet"`
+	NetLog   bool              `json:"net_log" flag:"net-log" host:"none" usage:"show what the network decides, as it does"`
 	Keep     bool              `json:"keep" flag:"keep" usage:"leave the sandbox there in the end"`
 	Out      string            `json:"out" flag:"out" short:"o" value:"DIR" host:"path" usage:"copy the outcome there"`
 	Apply    bool              `json:"apply" flag:"apply" usage:"lay the patch onto the work tree in the end"`
@@ -151,6 +156,9 @@ func runOptions(ctx context.Context, env *command.Env, in runInput) (o runs.Opti
 	if o.SaveEvery, err = saveEvery(); err != nil {
 		return o, err
 	}
+	if in.NetLog {
+		o.Network = func(e sandbox.NetEvent) { showNetwork(env.Stderr, e) }
+	}
 	if !env.JSON {
 		// To a terminal goes only what a terminal may be told; elsewhere every byte.
 		o.Stdout, o.Stderr = env.Stdout, env.Stderr
@@ -229,10 +237,62 @@ func overrideConfig(cfg *sandbox.Config, in runInput) error {
 		vol.Host, vol.Guest = host, parts[1]
 		cfg.ExtraVolumes = append(cfg.ExtraVolumes, vol)
 	}
+	if len(in.AllowNet) > 0 {
+		var err error
+		if cfg.AllowNet, err = allowNet(in.AllowNet); err != nil {
+			return command.Usage("--allow-net: "+err.Error(), "see docs/network.md for what a rule looks like")
+		}
+	}
 	if err := cfg.Validate(); err != nil {
 		return command.Usage(err.Error(), "see ravi sandbox run --help")
 	}
 	return nil
+}
+
+// allowNet reads the values of --allow-net.
+func allowNet(values []string) (a sandbox.AllowNet, err error) {
+	p, err := policy.ParseFlag(values, func(name string) ([]policy.Rule, error) {
+		return nil, fmt.Errorf("there is no list %s", strconv.Quote(name))
+	})
+	if err != nil {
+		return a, err
+	}
+	a.All = p.Everything()
+	for _, r := range p.Rules() {
+		a.Rules = append(a.Rules, r.String())
+	}
+	return a, nil
+}
+
+// showNetwork prints a decision of the network, a line each.
+func showNetwork(w io.Writer, e sandbox.NetEvent) {
+	what := "allowed"
+	if !e.Allowed {
+		what = "refused"
+	}
+	target := e.Name
+	if target == "" {
+		target = e.Addr.String()
+	}
+	if e.Port != 0 {
+		target += ":" + strconv.Itoa(int(e.Port))
+	}
+	line := []string{"net", what, string(e.Kind), target}
+	for _, s := range []string{e.Proto, e.Method, e.Path} {
+		if s != "" {
+			line = append(line, s)
+		}
+	}
+	if e.Status != 0 {
+		line = append(line, strconv.Itoa(e.Status))
+	}
+	if !e.Allowed && e.Why != "" {
+		line = append(line, "("+e.Why+")")
+	}
+	if e.Hint != "" {
+		line = append(line, "hint: "+e.Hint)
+	}
+	fmt.Fprintln(w, safe.Safe(strings.Join(line, " ")))
 }
 
 // checkEnv refuses what cannot be a variable, and what looks like a

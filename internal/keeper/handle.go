@@ -137,6 +137,7 @@ func (h *Handle) listen() {
 	made := func() { once.Do(func() { close(h.ready) }) }
 	last, told := Reply{Event: "ended", Reason: ReasonRelay}, false
 	failed := Reply{Event: "failed", Reason: ReasonRelay, Error: "the sandbox's keeper ended without a word"}
+	var relay seenProc
 	for {
 		var m Reply
 		if err := readLine(r, &m); err != nil {
@@ -146,6 +147,7 @@ func (h *Handle) listen() {
 		switch m.Event {
 		case "wired":
 			h.mu.Unlock()
+			relay = seenProc{pid: m.RelayPID, start: m.RelayStart}
 			close(h.wired)
 		case "ready":
 			h.notes = m.Notes
@@ -170,15 +172,17 @@ func (h *Handle) listen() {
 	let := h.let
 	h.mu.Unlock()
 	if !told && !let && h.plan != nil {
-		// The supervisor was killed before it could remove anything.
-		if err := Remove(*h.plan); err != nil {
+		// The supervisor was killed before it could remove anything. The
+		// relay's end is under way then, and until it is over a maker may make
+		// again what is removed here.
+		if err := errors.Join(relay.endNow(time.Now().Add(removeTime)), Remove(*h.plan)); err != nil {
 			last.Error = err.Error()
 		}
 	}
 	h.mu.Lock()
 	h.end = last
 	if told {
-		failed.Error, failed.Reason = last.Error, last.Reason
+		failed.Error, failed.Reason, failed.Detail = last.Error, last.Reason, last.Detail
 	}
 	if h.failed == nil {
 		h.failed = &failed
@@ -208,10 +212,14 @@ func (h *Handle) Ready(ctx context.Context) ([]string, error) {
 type Failure struct{ Reply }
 
 func (f *Failure) Error() string {
-	if f.Reply.Error == "" {
+	switch {
+	case f.Reply.Error != "":
+		return f.Reply.Error
+	case f.Reply.Detail != "":
+		return "the sandbox ended: " + f.Reply.Reason + ": " + f.Reply.Detail
+	default:
 		return "the sandbox ended: " + f.Reply.Reason
 	}
-	return f.Reply.Error
 }
 
 // Ended is closed once the sandbox, and all that was made for it, is gone.

@@ -37,6 +37,7 @@ import (
 const (
 	ControlSocket = "control.sock" // the owner talks to the supervisor
 	LinkSocket    = "link.sock"    // the owner talks to the guest, through the relay
+	NetSocket     = "net.sock"     // the network gateway tells what it decides
 	MakerLog      = "maker.log"    // what the maker said on its standard error
 	PlanFile      = "plan.json"    // the plan, for whoever must clean up later
 )
@@ -76,6 +77,8 @@ type Plan struct {
 	// that the guest was restored and remembers a session.
 	LinkToken string `json:"link_token,omitempty"`
 	Resume    bool   `json:"resume,omitempty"`
+	// Network is the sandbox's network; nil: it has none.
+	Network *Network `json:"network,omitempty"`
 	// Grace is how long a sandbox outlives its owner; within it another owner
 	// may attach. Zero: it ends with its owner.
 	Grace time.Duration `json:"grace"`
@@ -83,10 +86,12 @@ type Plan struct {
 
 // Request is one line that an owner sends to the supervisor.
 type Request struct {
-	// Op is one of attach, pause, resume, checkpoint, stats, end.
+	// Op is one of attach, pause, resume, checkpoint, stats, network, end.
 	Op string `json:"op"`
 	// Dir is where a checkpoint goes.
 	Dir string `json:"dir,omitempty"`
+	// Policy replaces that of the network.
+	Policy json.RawMessage `json:"policy,omitempty"`
 	// Reason is why the sandbox is ended.
 	Reason string `json:"reason,omitempty"`
 	// Grace replaces the plan's grace, when attaching.
@@ -109,6 +114,10 @@ type Reply struct {
 	Stats  *Stats `json:"stats,omitempty"`
 	// Notes are things about this sandbox that the owner should be told once.
 	Notes []string `json:"notes,omitempty"`
+	// RelayPID and RelayStart are which process the relay is, with the event
+	// wired: an owner whose supervisor is killed must end it.
+	RelayPID   int    `json:"relay_pid,omitempty"`
+	RelayStart uint64 `json:"relay_start,omitempty"`
 }
 
 // Why a sandbox ended.
@@ -119,6 +128,7 @@ const (
 	ReasonDied      = "sandbox_died" // its kernel or its PID 1 ended
 	ReasonViolation = "violation"    // the guest broke the protocol of the link
 	ReasonRelay     = "keeper_died"  // the relay ended by itself
+	ReasonNetwork   = "network_died" // what serves its network ended by itself
 	ReasonFailed    = "not_made"     // it was never made
 )
 
@@ -143,9 +153,9 @@ type MakerReply struct {
 	Notes []string `json:"notes,omitempty"`
 }
 
-// MakerRequest is what the maker reads from its descriptor 3. Descriptors 4
-// and 5 are the guest's end of the link, to read and to write, when Op is
-// "make".
+// MakerRequest is what the maker reads from its descriptor 3. When Op is
+// "make", descriptors 4 and 5 are the guest's end of the link, to read and to
+// write, and 6 is the network namespace of a sandbox that has one.
 type MakerRequest struct {
 	// Op is one of make, pause, resume, checkpoint.
 	Op      string          `json:"op"`

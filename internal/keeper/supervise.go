@@ -33,6 +33,7 @@ type supervisor struct {
 	// notes are what the maker wants the owner to know.
 	notes []string
 	ready bool
+	net   netParts
 	// makerDone gets the maker's answer.
 	makerDone chan MakerReply
 	makerLog  *os.File
@@ -103,7 +104,15 @@ func (s *supervisor) run() (reason string) {
 	}
 	go s.accept(listener)
 	defer listener.Close()
-	s.tell(Reply{Event: "wired"})
+	if s.plan.Network != nil {
+		if err := s.plug(); err != nil {
+			s.tell(Reply{Event: "failed", Error: err.Error()})
+			return ReasonFailed
+		}
+		guestEnd = append(guestEnd, s.net.namespace)
+	}
+	relay, _ := look(s.relay.Process.Pid) // of one that has ended nothing is left to end
+	s.tell(Reply{Event: "wired", RelayPID: relay.pid, RelayStart: relay.start})
 	if err := s.startMaker("make", "", guestEnd); err != nil {
 		s.tell(Reply{Event: "failed", Error: err.Error()})
 		return ReasonFailed
@@ -121,6 +130,8 @@ func (s *supervisor) run() (reason string) {
 			switch {
 			case e.cmd == s.relay:
 				return s.whyRelayEnded(e.state)
+			case e.cmd == s.net.gateway, e.cmd == s.net.dialer:
+				return s.whyEnded(ReasonNetwork)
 			case e.cmd == s.maker:
 				s.maker = nil
 				if s.plan.Stays && s.ready {
@@ -169,6 +180,12 @@ func (s *supervisor) run() (reason string) {
 				if s.ready {
 					s.answer(l.conn, Reply{Event: "ready", Notes: s.notes})
 				}
+			case "network":
+				r := Reply{Op: req.Op}
+				if err := s.replacePolicy(req.Policy); err != nil {
+					r.Error = err.Error()
+				}
+				s.answer(l.conn, r)
 			case "stats":
 				st := s.stats()
 				s.answer(l.conn, Reply{Op: req.Op, Stats: &st})

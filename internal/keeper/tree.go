@@ -213,6 +213,39 @@ func (p seenProc) signal(sig unix.Signal) error {
 	return err
 }
 
+// endNow kills exactly the process that was seen and waits until it is over: if
+// it is the init of a process namespace, until nothing in that is left.
+func (p seenProc) endNow(deadline time.Time) error {
+	if p.pid == 0 {
+		return nil
+	}
+	fd, err := unix.PidfdOpen(p.pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err == nil {
+		defer unix.Close(fd)
+	}
+	if now, ok := look(p.pid); ok && now.start != p.start {
+		return nil // a later one
+	}
+	if killErr := p.signal(unix.SIGKILL); killErr != nil || err != nil {
+		// Without the descriptor it ends as well, unseen.
+		return killErr
+	}
+	// One that shows as over may have threads left; the descriptor tells.
+	for time.Now().Before(deadline) {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 100)
+		if n > 0 {
+			return nil
+		}
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+	return fmt.Errorf("process %d of the sandbox did not end", p.pid)
+}
+
 // end ends all members. They are stopped before any is killed: a tree that
 // forks faster than it is killed one by one never ends.
 func (t *tree) end(deadline time.Time) error {

@@ -1,5 +1,6 @@
 // Package programs finds the programs that a sandbox is made with: ravi-kernel,
-// which is gVisor, and the small ravi-keeper, ravi-relay and ravi-guest.
+// which is gVisor, and the small ravi-keeper, ravi-relay, ravi-gateway and
+// ravi-guest.
 //
 // The program ravi contains them all, and lays them out beneath its home when
 // they are first needed. Any other program that imports package sandbox asks an
@@ -26,10 +27,11 @@ import (
 
 // Set is where the programs are.
 type Set struct {
-	Kernel string `json:"kernel"`
-	Keeper string `json:"keeper"`
-	Relay  string `json:"relay"`
-	Guest  string `json:"guest"`
+	Kernel  string `json:"kernel"`
+	Keeper  string `json:"keeper"`
+	Relay   string `json:"relay"`
+	Gateway string `json:"gateway"`
+	Guest   string `json:"guest"`
 }
 
 // sums is the file that `make build` embeds beside the programs: for each a line
@@ -93,7 +95,8 @@ func layOut(home string) (s Set, err error) {
 	dir := filepath.Join(lib, hex.EncodeToString(sum[:8]))
 	s = Set{
 		Kernel: filepath.Join(dir, "ravi-kernel"), Keeper: filepath.Join(dir, "ravi-keeper"),
-		Relay: filepath.Join(dir, "ravi-relay"), Guest: filepath.Join(dir, "ravi-guest"),
+		Relay: filepath.Join(dir, "ravi-relay"), Gateway: filepath.Join(dir, "ravi-gateway"),
+		Guest: filepath.Join(dir, "ravi-guest"),
 	}
 	want := map[string]string{} // the sum of each program
 	for line := range strings.Lines(string(list)) {
@@ -101,7 +104,7 @@ func layOut(home string) (s Set, err error) {
 			want[f[1]] = f[0]
 		}
 	}
-	for _, path := range []string{s.Kernel, s.Keeper, s.Relay, s.Guest} {
+	for _, path := range []string{s.Kernel, s.Keeper, s.Relay, s.Gateway, s.Guest} {
 		if name := filepath.Base(path); want[name] == "" {
 			return Set{}, fmt.Errorf("%w: it was built without %s: run `make build`", ErrMissing, name)
 		}

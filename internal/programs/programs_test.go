@@ -26,7 +26,7 @@ func embed(t *testing.T, files fstest.MapFS) {
 func all(guest, others string) fstest.MapFS {
 	files := fstest.MapFS{}
 	var list strings.Builder
-	for name, text := range map[string]string{"ravi-guest": guest, "ravi-keeper": others, "ravi-relay": others, "ravi-kernel": others} {
+	for name, text := range map[string]string{"ravi-guest": guest, "ravi-keeper": others, "ravi-relay": others, "ravi-gateway": others, "ravi-kernel": others} {
 		files[name] = &fstest.MapFile{Data: []byte(text)}
 		fmt.Fprintf(&list, "%x  %s\n", sha256.Sum256([]byte(text)), name)
 	}

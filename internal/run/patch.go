@@ -193,6 +193,7 @@ func (s *state) outcome(ctx context.Context, err error) {
 // asked for. Every run that was recorded gets here.
 func (s *state) finish(ctx context.Context) error {
 	t := s.task
+	s.suggest()
 	now := store.Now()
 	t.EndedAt = &now
 	s.dir.event("ended", map[string]any{"status": t.Status, "exit_code": t.ExitCode, "reason": t.Reason, "error": t.Error})

@@ -54,6 +54,8 @@ type Options struct {
 	Step func(name string) func(error)
 	// Note tells something beside the steps.
 	Note func(string)
+	// Network hears of every decision of the sandbox's network; may be nil.
+	Network func(sandbox.NetEvent)
 	// SaveEvery is how often the work is saved while the command runs.
 	SaveEvery time.Duration
 }
@@ -83,6 +85,7 @@ type state struct {
 	dir  *folder
 	base *gitbox.Base
 	sb   *sandbox.Sandbox
+	net  netLog
 
 	saving  sync.Mutex // one capture at a time
 	last    string     // the tree of the last capture
@@ -246,7 +249,7 @@ func (s *state) all(ctx context.Context) (err error) {
 }
 
 func (s *state) open(ctx context.Context) (*sandbox.Sandbox, error) {
-	opts := []sandbox.Option{sandbox.WithHome(s.Home), sandbox.WithRecorder(Recorder{Store: s.Store, RunID: s.task.ID})}
+	opts := []sandbox.Option{sandbox.WithHome(s.Home), sandbox.WithRecorder(Recorder{Store: s.Store, RunID: s.task.ID}), sandbox.WithNetEvents(s.hear)}
 	if s.Keep {
 		opts = append(opts, sandbox.WithGrace(keepFor))
 	}

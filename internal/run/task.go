@@ -49,6 +49,9 @@ type Task struct {
 	Output  Output           `json:"output"`
 	// Applied are the paths that --apply changed in the user's tree.
 	Applied []string `json:"applied,omitempty"`
+	// Suggested are rules for allow_net that would have allowed what the
+	// network refused.
+	Suggested []string `json:"suggested_rules,omitempty"`
 	// Notes are what the user should know besides.
 	Notes     []string   `json:"notes,omitempty"`
 	Dir       string     `json:"dir"`

@@ -24,6 +24,7 @@ import (
 	"ravi/internal/backend"
 	"ravi/internal/keeper"
 	"ravi/internal/link"
+	"ravi/internal/network/tap"
 	"ravi/internal/programs"
 	"ravi/internal/rootfs"
 )
@@ -68,6 +69,7 @@ func (Backend) Create(ctx context.Context, s backend.Spec) (backend.Instance, er
 		},
 		CPUs: s.CPUs, Memory: s.Memory, Overhead: memoryOverhead(s.Memory), Disk: s.Disk, Processes: s.Processes,
 		Rootless:   rootless,
+		Network:    s.Network != nil,
 		Checkpoint: s.Checkpoint,
 		Debug:      os.Getenv("RAVI_GVISOR_DEBUG"),
 	}
@@ -124,6 +126,13 @@ func (Backend) Create(ctx context.Context, s backend.Spec) (backend.Instance, er
 	if !rootless {
 		plan.RelayUID = req.IDBase + idCount
 		plan.RelayGID = plan.RelayUID
+	}
+	if s.Network != nil {
+		plan.Network = &keeper.Network{Program: progs.Gateway, Policy: s.Network, RootsFile: s.RootsFile, Device: tap.Sandbox}
+		if !rootless {
+			plan.Network.GatewayUID = req.IDBase + idCount + 1
+			plan.Network.DialerUID = req.IDBase + idCount + 2
+		}
 	}
 	return keeper.Start(progs.Keeper, plan, attr, held...)
 }

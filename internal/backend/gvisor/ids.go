@@ -18,7 +18,7 @@ import (
 const (
 	idFirst = 1_900_000_000
 	idSlot  = 65_536
-	idCount = idSlot - 1 // the last one of a slot is the relay's
+	idCount = idSlot - 3 // the last of a slot are the relay's, the gateway's and the dialer's
 	idSlots = 3_700
 )
 

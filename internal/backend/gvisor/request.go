@@ -31,6 +31,9 @@ type Request struct {
 	Rootless  bool    `json:"rootless"`  // the maker is root of a user namespace only
 	// Debug is a directory for the kernel's own logs; empty: none.
 	Debug string `json:"debug,omitempty"`
+	// Network says that the sandbox has a network, whose namespace the maker is
+	// given as its descriptor 6.
+	Network bool `json:"network,omitempty"`
 	// LinkToken divides the link into sessions.
 	LinkToken string `json:"link_token"`
 	// Checkpoint is where to restore from.

@@ -27,28 +27,12 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 	"gvisor.dev/gvisor/pkg/waiter"
+
+	"ravi/internal/network/tap"
 )
 
-// Addresses on the cable. They mean something there only, so all sandboxes have
-// the same.
-var (
-	Gateway = netip.MustParseAddr("192.168.127.1")
-	Guest   = netip.MustParseAddr("192.168.127.2")
-)
-
-// Bits is the length of the prefix of Gateway and Guest, MTU the largest packet:
-// with a large one, fewer turns are needed for the same bytes.
-const (
-	Bits = 24
-	MTU  = 65520
-)
-
-// GuestMAC and gatewayMAC are fixed (locally administered), so nobody on the
-// cable has to ask, and nobody's answer counts.
-var (
-	GuestMAC   = net.HardwareAddr{0x02, 0x52, 0x41, 0x56, 0x49, 0x02}
-	gatewayMAC = tcpip.LinkAddress("\x02\x52\x41\x56\x49\x01")
-)
+// gatewayMAC is fixed (locally administered), like the sandbox's.
+const gatewayMAC = tcpip.LinkAddress("\x02\x52\x41\x56\x49\x01")
 
 // Handler decides on what a sandbox sends. Its methods are called by many
 // goroutines.
@@ -115,7 +99,7 @@ func New(fd int, h Handler) (*Cable, error) {
 			return fail("an option of TCP", err)
 		}
 	}
-	link, err := fdbased.New(&fdbased.Options{FDs: []int{fd}, MTU: MTU, EthernetHeader: true, Address: gatewayMAC})
+	link, err := fdbased.New(&fdbased.Options{FDs: []int{fd}, MTU: uint32(tap.Sandbox.MTU), EthernetHeader: true, Address: gatewayMAC})
 	if err != nil {
 		return fail("its device", err)
 	}
@@ -124,7 +108,7 @@ func New(fd int, h Handler) (*Cable, error) {
 	}
 	address := tcpip.ProtocolAddress{
 		Protocol:          ipv4.ProtocolNumber,
-		AddressWithPrefix: tcpip.AddressWithPrefix{Address: tcpip.AddrFrom4(Gateway.As4()), PrefixLen: Bits},
+		AddressWithPrefix: tcpip.AddressWithPrefix{Address: tcpip.AddrFrom4(tap.Sandbox.Gateway.As4()), PrefixLen: tap.Sandbox.Bits},
 	}
 	if err := s.AddProtocolAddress(nic, address, stack.AddressProperties{}); err != nil {
 		return fail("its address", err)
@@ -136,7 +120,7 @@ func New(fd int, h Handler) (*Cable, error) {
 	if err := s.SetSpoofing(nic, true); err != nil {
 		return fail("answering for every address", err)
 	}
-	if err := s.AddStaticNeighbor(nic, ipv4.ProtocolNumber, tcpip.AddrFrom4(Guest.As4()), tcpip.LinkAddress(GuestMAC)); err != nil {
+	if err := s.AddStaticNeighbor(nic, ipv4.ProtocolNumber, tcpip.AddrFrom4(tap.Sandbox.Addr.As4()), tcpip.LinkAddress(tap.Sandbox.MAC)); err != nil {
 		return fail("the sandbox's address", err)
 	}
 	s.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: nic}})
@@ -185,7 +169,7 @@ func (c *Cable) leave() {
 // from says whether a packet is from the only one who can send any. Another
 // source is somebody in the sandbox who pretends.
 func from(id stack.TransportEndpointID) bool {
-	return id.RemoteAddress == tcpip.AddrFrom4(Guest.As4())
+	return id.RemoteAddress == tcpip.AddrFrom4(tap.Sandbox.Addr.As4())
 }
 
 func to(id stack.TransportEndpointID) netip.AddrPort {
@@ -203,7 +187,7 @@ func (c *Cable) connect(r *tcp.ForwarderRequest) {
 	var serve func(context.Context, net.Conn)
 	if target.Port() == dnsPort {
 		serve = c.serveDNS
-	} else if target.Addr() != Gateway {
+	} else if target.Addr() != tap.Sandbox.Gateway {
 		serve = c.handler.Connect(target)
 	}
 	if serve == nil || !c.enter() {

@@ -70,7 +70,7 @@ type plugged struct {
 func plug(t *testing.T) *plugged {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
-	p, err := tap.New(tap.Config{MAC: GuestMAC, Addr: Guest, Bits: Bits, Gateway: Gateway, MTU: MTU})
+	p, err := tap.New(tap.Sandbox)
 	if errors.Is(err, tap.ErrNoDevice) || errors.Is(err, unix.EPERM) {
 		t.Skipf("SKIP-FEATURE: %v", err)
 	}
@@ -142,7 +142,7 @@ func (p *plugged) ask(t *testing.T, network, server, name string, kind uint16) *
 func TestNames(t *testing.T) {
 	p := plug(t)
 	for _, network := range []string{"udp", "tcp"} {
-		for _, server := range []string{Gateway.String(), "8.8.8.8", "198.18.1.7"} { // any server is this one
+		for _, server := range []string{tap.Sandbox.Gateway.String(), "8.8.8.8", "198.18.1.7"} { // any server is this one
 			a := p.ask(t, network, server+":53", "Allowed.TEST", dns.TypeA)
 			if a.Rcode != dns.RcodeSuccess || len(a.Answer) != 1 || a.Answer[0].(*dns.A).A.String() != allowed.String() {
 				t.Errorf("%s %s: %v", network, server, a)
@@ -183,7 +183,7 @@ func TestConnections(t *testing.T) {
 		t.Errorf("%d of %d bytes came back, %v", len(got), len(sent), err)
 	}
 	c.Close()
-	for _, addr := range []string{"93.184.216.34:443", "169.254.169.254:80", "10.0.0.1:22", Gateway.String() + ":22", "198.18.1.8:443", "1.1.1.1:853"} {
+	for _, addr := range []string{"93.184.216.34:443", "169.254.169.254:80", "10.0.0.1:22", tap.Sandbox.Gateway.String() + ":22", "198.18.1.8:443", "1.1.1.1:853"} {
 		if c, err := p.dial(t, "tcp", addr); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("%s: %v", addr, err)
 			if c != nil {
@@ -264,12 +264,12 @@ func TestOtherSourcesAreNotHeard(t *testing.T) {
 		}
 		to := &unix.SockaddrLinklayer{Ifindex: i.Index, Protocol: htons(unix.ETH_P_IP)}
 		for _, source := range []string{"192.168.127.9", "127.0.0.1", "198.18.1.7", "10.0.0.1"} {
-			if err := unix.Sendto(s, udpFrame(netip.MustParseAddr(source), Gateway, 5353, 53, "allowed.test"), 0, to); err != nil {
+			if err := unix.Sendto(s, udpFrame(netip.MustParseAddr(source), tap.Sandbox.Gateway, 5353, 53, "allowed.test"), 0, to); err != nil {
 				return err
 			}
 		}
 		// The one that is heard comes last, so all before it have been looked at.
-		return unix.Sendto(s, udpFrame(Guest, Gateway, 5353, 53, "heard.test"), 0, to)
+		return unix.Sendto(s, udpFrame(tap.Sandbox.Addr, tap.Sandbox.Gateway, 5353, 53, "heard.test"), 0, to)
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -311,6 +311,6 @@ func udpFrame(from, to netip.Addr, fromPort, toPort uint16, name string) []byte 
 		sum = sum&0xffff + sum>>16
 	}
 	ip[10], ip[11] = byte(^sum>>8), byte(^sum)
-	eth := append(append([]byte(gatewayMAC), GuestMAC...), 0x08, 0x00)
+	eth := append(append([]byte(gatewayMAC), tap.Sandbox.MAC...), 0x08, 0x00)
 	return append(append(eth, ip...), udp...)
 }

@@ -74,10 +74,10 @@ const (
 // Server is the dialer.
 type Server struct {
 	// Allow says whether a name (or, without one, an address) may be dialled at
-	// a port. What it returns says whether a rule names a final address.
-	Allow func(name string, addr netip.Addr, port uint16) (named func(netip.Addr) bool, err error)
-	// Check says whether a final address may be dialled.
-	Check func(addr netip.Addr, named bool) error
+	// a port, before anything is looked up.
+	Allow func(name string, addr netip.Addr, port uint16) error
+	// Check says whether a final address may be dialled for it.
+	Check func(name string, final netip.Addr, port uint16) error
 	// Lookup resolves a name; nil: the host's resolver.
 	Lookup func(ctx context.Context, name string) ([]netip.Addr, error)
 }
@@ -148,12 +148,12 @@ func send(conn *net.UnixConn, r reply, fd int) {
 }
 
 func (s *Server) dial(ctx context.Context, req request) (*net.TCPConn, error) {
-	named, err := s.Allow(req.Name, req.Addr, req.Port)
-	if err != nil {
+	if err := s.Allow(req.Name, req.Addr, req.Port); err != nil {
 		return nil, &Error{Denied, err.Error()}
 	}
 	addrs := []netip.Addr{req.Addr}
 	if req.Name != "" {
+		var err error
 		if addrs, err = s.resolve(ctx, req.Name); err != nil {
 			return nil, err
 		}
@@ -161,7 +161,7 @@ func (s *Server) dial(ctx context.Context, req request) (*net.TCPConn, error) {
 	var last error
 	for _, a := range addrs {
 		a = a.Unmap()
-		if err := s.Check(a, named(a)); err != nil {
+		if err := s.Check(req.Name, a, req.Port); err != nil {
 			if last == nil {
 				last = &Error{Denied, err.Error()}
 			}

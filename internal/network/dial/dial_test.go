@@ -70,13 +70,13 @@ var errNo = errors.New("no rule allows it")
 
 func server(answers map[string][]netip.Addr, allowed string, refused netip.Addr) *Server {
 	return &Server{
-		Allow: func(name string, _ netip.Addr, _ uint16) (func(netip.Addr) bool, error) {
+		Allow: func(name string, _ netip.Addr, _ uint16) error {
 			if name != allowed {
-				return nil, errNo
+				return errNo
 			}
-			return func(netip.Addr) bool { return false }, nil
+			return nil
 		},
-		Check: func(a netip.Addr, _ bool) error {
+		Check: func(_ string, a netip.Addr, _ uint16) error {
 			if a == refused {
 				return errors.New("the address " + a.String() + " is private")
 			}

@@ -49,6 +49,9 @@ func Dispatch() {
 	}
 }
 
+// networkFD is the descriptor of the sandbox's network namespace.
+const networkFD = 6
+
 // serve answers one request on descriptor 3.
 func serve() int {
 	conn := os.NewFile(3, "supervisor")

@@ -139,7 +139,6 @@ func kernelConfig(r gvisor.Request, overlay string) (*config.Config, error) {
 	set := map[string]string{
 		"root":     filepath.Join(r.Dir, "kernel"),
 		"platform": "systrap",
-		"network":  "none",
 		// No path to a host socket or FIFO, ever: with either open, the guest
 		// reaches whatever listens below any mount.
 		"host-uds":  "none",
@@ -162,6 +161,11 @@ func kernelConfig(r gvisor.Request, overlay string) (*config.Config, error) {
 		"restore-spec-validation": "ignore",
 		// One binary holds all of gVisor; see docs/decisions/0001.
 		"sidecar-usage-policy": "LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK",
+	}
+	set["network"] = "none"
+	if r.Network {
+		// The kernel's own stack, on the one device of the namespace.
+		set["network"] = "sandbox"
 	}
 	if r.Debug != "" {
 		set["debug"], set["debug-log"] = "true", r.Debug+"/"
@@ -217,6 +221,13 @@ func makeSpec(r gvisor.Request, st *layout) *specs.Spec {
 				{Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.NetworkNamespace},
 			},
 		},
+	}
+	if r.Network {
+		for i, ns := range s.Linux.Namespaces {
+			if ns.Type == specs.NetworkNamespace {
+				s.Linux.Namespaces[i].Path = fmt.Sprintf("/proc/self/fd/%d", networkFD)
+			}
+		}
 	}
 	if r.Cgroup != "" {
 		const period = 100_000 // microseconds, the kernel's default

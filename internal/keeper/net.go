@@ -1,0 +1,150 @@
+package keeper
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"ravi/internal/network/tap"
+)
+
+// Network is a sandbox's network: what its keeper starts for it besides the
+// relay. The gateway reads what the sandbox sends and has no network itself; the
+// dialer opens connections for it and never reads a guest's byte.
+type Network struct {
+	// Program is ravi-gateway, which is both.
+	Program string `json:"program"`
+	// Policy is handed to both as it is. It can be replaced while they run.
+	Policy json.RawMessage `json:"policy"`
+	// RootsFile holds the certificates that servers may lead to, in place of the
+	// host's own; empty: those.
+	RootsFile string `json:"roots_file,omitempty"`
+	// Device is how the sandbox's end looks.
+	Device tap.Config `json:"device"`
+	// The identities of the two; zero keeps the keeper's own.
+	GatewayUID uint32 `json:"gateway_uid"`
+	DialerUID  uint32 `json:"dialer_uid"`
+}
+
+// netParts are the processes of a sandbox's network.
+type netParts struct {
+	gateway, dialer *exec.Cmd
+	// policies are where replacements are written.
+	policies []*os.File
+	// namespace is for the maker.
+	namespace *os.File
+}
+
+// maxPolicy bounds a policy: it must fit a pipe, so that writing it never waits.
+const maxPolicy = 48 << 10
+
+// plug makes the sandbox's network and starts what serves it. It is called when
+// children of this thread are born into the sandbox's process namespace.
+func (s *supervisor) plug() error {
+	n := s.plan.Network
+	if len(n.Policy) > maxPolicy {
+		return fmt.Errorf("the network policy has %d bytes, more than %d", len(n.Policy), maxPolicy)
+	}
+	cable, err := tap.New(n.Device)
+	if err != nil {
+		return err
+	}
+	defer cable.Device.Close()
+	s.net.namespace = cable.Namespace
+	events, err := listen(filepath.Join(s.plan.Dir, NetSocket))
+	if err != nil {
+		return err
+	}
+	defer events.Close()
+	served, err := events.File()
+	if err != nil {
+		return err
+	}
+	defer served.Close()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	asks, answers := os.NewFile(uintptr(fds[0]), "dialer"), os.NewFile(uintptr(fds[1]), "dialer")
+	defer asks.Close()
+	defer answers.Close()
+	// The dialer first: a gateway without one is of no use.
+	s.net.dialer, err = s.startNet("dial", n.DialerUID, 0, answers)
+	if err != nil {
+		return err
+	}
+	s.net.gateway, err = s.startNet("gateway", n.GatewayUID, unix.CLONE_NEWNET|unix.CLONE_NEWNS, asks, cable.Device, served)
+	return err
+}
+
+// startNet starts one of the two; its first descriptor is where policies come.
+func (s *supervisor) startNet(mode string, uid uint32, flags uintptr, files ...*os.File) (*exec.Cmd, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	cmd := &exec.Cmd{
+		Path:        s.plan.Network.Program,
+		Args:        []string{"ravi-gateway", mode, fmt.Sprint(uid)},
+		Env:         []string{"GOMEMLIMIT=256MiB"},
+		Dir:         "/",
+		Stderr:      s.log(),
+		ExtraFiles:  append([]*os.File{r}, files...),
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Cloneflags: flags}, // it dies with the relay, its init
+	}
+	if s.plan.Network.RootsFile != "" {
+		cmd.Env = append(cmd.Env, "SSL_CERT_FILE="+s.plan.Network.RootsFile)
+	}
+	if err := s.start(cmd); err != nil {
+		w.Close()
+		return nil, fmt.Errorf("cannot start the sandbox's network (%s): %w", mode, err)
+	}
+	s.net.policies = append(s.net.policies, w)
+	_, err = w.Write(append(s.plan.Network.Policy, '\n'))
+	return cmd, err
+}
+
+// replacePolicy hands both a new policy.
+func (s *supervisor) replacePolicy(policy json.RawMessage) error {
+	switch {
+	case s.plan.Network == nil:
+		return errors.New("the sandbox has no network")
+	case len(policy) > maxPolicy:
+		return fmt.Errorf("the network policy has %d bytes, more than %d", len(policy), maxPolicy)
+	}
+	var errs []error
+	for _, w := range s.net.policies {
+		_, err := w.Write(append(policy, '\n'))
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// DialEvents connects to the sandbox's network gateway, which tells what it
+// decides (package network). A sandbox without a network has none.
+func (h *Handle) DialEvents(ctx context.Context) (net.Conn, error) {
+	select {
+	case <-h.wired:
+		return dialIn(ctx, h.dir, NetSocket)
+	case <-h.ended:
+		return nil, ErrGone
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// SetPolicy replaces the policy of the sandbox's network. It returns when the
+// gateway has been handed it.
+func (h *Handle) SetPolicy(ctx context.Context, policy json.RawMessage) error {
+	_, err := h.ask(ctx, Request{Op: "network", Policy: policy})
+	return err
+}

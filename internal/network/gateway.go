@@ -1,0 +1,179 @@
+package network
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"ravi/internal/network/cable"
+	"ravi/internal/network/dial"
+	"ravi/internal/network/intercept"
+	"ravi/internal/network/names"
+	"ravi/internal/network/policy"
+)
+
+// Gateway decides on what one sandbox sends.
+type Gateway struct {
+	names  *names.Table
+	proxy  *intercept.Proxy
+	ca     *intercept.CA
+	events *feed
+
+	mu     sync.Mutex
+	policy policy.Effective
+	flows  map[*flow]struct{}
+}
+
+// flow is a connection that is open.
+type flow struct {
+	name string
+	addr netip.Addr
+	port uint16
+	cut  context.CancelFunc
+}
+
+var _ cable.Handler = (*Gateway)(nil)
+
+// NewGateway makes a gateway. dialer opens its connections, and roots are what
+// servers' certificates must lead to; nil: the system's.
+func NewGateway(c Config, dialer *dial.Client, roots *x509.CertPool) (*Gateway, error) {
+	ca, err := intercept.NewCA(time.Now)
+	if err != nil {
+		return nil, fmt.Errorf("making the sandbox's certificate authority: %w", err)
+	}
+	g := &Gateway{
+		names: names.New([]byte(c.Seed)), ca: ca, events: newFeed(),
+		policy: c.effective(), flows: map[*flow]struct{}{},
+	}
+	g.proxy = &intercept.Proxy{
+		CA: ca, Decider: decider{g}, Roots: roots, Event: g.told,
+		Dial: func(ctx context.Context, name string, port uint16) (net.Conn, error) {
+			if addr, err := netip.ParseAddr(name); err == nil {
+				return dialer.Dial(ctx, "", addr, port)
+			}
+			return dialer.Dial(ctx, name, netip.Addr{}, port)
+		},
+	}
+	return g, nil
+}
+
+// SetPolicy replaces the policy. Connections that it does not allow are cut.
+func (g *Gateway) SetPolicy(c Config) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.policy = c.effective()
+	for f := range g.flows {
+		if !g.policy.Connect(f.name, f.addr, f.port).Allowed {
+			f.cut()
+		}
+	}
+}
+
+func (g *Gateway) now() policy.Effective {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.policy
+}
+
+// Resolve answers a name that the policy allows.
+func (g *Gateway) Resolve(name string) (netip.Addr, bool) {
+	d := g.now().Resolve(name)
+	e := Event{Time: time.Now(), Kind: KindName, Name: name, Allowed: d.Allowed, Rule: d.Rule, Why: d.Why}
+	if d.Allowed {
+		addr, err := g.names.Addr(name)
+		if err != nil {
+			e.Allowed, e.Why = false, err.Error()
+		}
+		g.events.add(e)
+		return addr, err == nil
+	}
+	g.events.add(e)
+	return netip.Addr{}, false
+}
+
+// Connect decides on a connection when it is opened.
+func (g *Gateway) Connect(to netip.AddrPort) func(context.Context, net.Conn) {
+	f := &flow{addr: to.Addr(), port: to.Port()}
+	name, known := g.names.Name(to.Addr())
+	switch {
+	case known:
+		f.name, f.addr = name, netip.Addr{}
+	case names.Range.Contains(to.Addr()):
+		g.refused(f, policy.Decision{Why: "the address stands for no name: connect by name"})
+		return nil
+	}
+	if d := g.now().Connect(f.name, f.addr, f.port); !d.Allowed {
+		g.refused(f, d)
+		return nil
+	}
+	return func(ctx context.Context, guest net.Conn) {
+		ctx, f.cut = context.WithCancel(ctx)
+		defer f.cut()
+		g.mu.Lock()
+		g.flows[f] = struct{}{}
+		// The policy may have been replaced since it was asked.
+		if !g.policy.Connect(f.name, f.addr, f.port).Allowed {
+			f.cut()
+		}
+		g.mu.Unlock()
+		g.proxy.Serve(ctx, guest, f.target(), f.port)
+		g.mu.Lock()
+		delete(g.flows, f)
+		g.mu.Unlock()
+	}
+}
+
+func (f *flow) target() string {
+	if f.name == "" {
+		return f.addr.String()
+	}
+	return f.name
+}
+
+// Datagram tells of a packet that goes nowhere.
+func (g *Gateway) Datagram(to netip.AddrPort) {
+	f := &flow{addr: to.Addr(), port: to.Port()}
+	f.name, _ = g.names.Name(to.Addr())
+	g.events.add(Event{Time: time.Now(), Kind: KindFlow, Name: f.name, Addr: f.addr, Port: f.port, Proto: "udp",
+		Why: "UDP is not passed on; QUIC falls back to TCP by itself"})
+}
+
+func (g *Gateway) refused(f *flow, d policy.Decision) {
+	g.events.add(Event{Time: time.Now(), Kind: KindFlow, Name: f.name, Addr: f.addr, Port: f.port, Proto: "tcp", Rule: d.Rule, Why: d.Why})
+}
+
+// told passes on what the proxy tells.
+func (g *Gateway) told(e intercept.Event) {
+	out := Event{
+		Time: e.Time, Kind: KindFlow, Name: e.Name, Port: e.Port, Proto: e.Proto, TLS: e.TLS,
+		Method: e.Method, Path: e.Path, Status: e.Status, Allowed: e.Allowed, Rule: e.Rule, Why: e.Why, Hint: e.Hint,
+		BytesIn: e.BytesIn, BytesOut: e.BytesOut,
+	}
+	if addr, err := netip.ParseAddr(e.Name); err == nil {
+		out.Name, out.Addr = "", addr
+	}
+	g.events.add(out)
+}
+
+// decider asks the policy for the proxy.
+type decider struct{ g *Gateway }
+
+func (d decider) Connect(name string, port uint16) intercept.Verdict {
+	addr, err := netip.ParseAddr(name)
+	if err == nil {
+		name = ""
+	}
+	return verdict(d.g.now().Connect(name, addr, port))
+}
+
+func (d decider) Request(name string, port uint16, tls bool, method, path string) intercept.Verdict {
+	return verdict(d.g.now().Request(name, port, tls, method, path))
+}
+
+func verdict(d policy.Decision) intercept.Verdict {
+	return intercept.Verdict{Allowed: d.Allowed, Rule: d.Rule, Why: d.Why, Passthrough: d.TLS == policy.Passthrough, Opaque: d.Opaque}
+}

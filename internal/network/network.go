@@ -1,0 +1,86 @@
+// Package network is the network of one sandbox: it answers names, decides on
+// every connection and every request, and tells what it decided.
+//
+// It runs in two processes of a keeper. The gateway (Gateway) has the far end of
+// the sandbox's cable and reads what the guest writes; it has no network itself.
+// The dialer (Dialer) opens connections for it, and checks each against the same
+// policy once more, so that a gateway that was taken over reaches nothing that
+// the policy does not allow.
+//
+// The package must not know of runs, keys or the command line, nor open a socket
+// but through the dialer.
+package network
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"ravi/internal/network/policy"
+)
+
+// Config is what a sandbox's network may do. Its owner writes it.
+type Config struct {
+	// Policy is what the run asked for, Floor what the operator allows at all.
+	Policy policy.Policy `json:"allow_net"`
+	Floor  policy.Floor  `json:"floor"`
+	// Seed stands for the sandbox in the addresses that names get.
+	Seed string `json:"seed"`
+}
+
+func (c Config) effective() policy.Effective { return c.Floor.Apply(c.Policy) }
+
+// Kind says what an Event is about.
+type Kind string
+
+// The kinds of events.
+const (
+	KindName Kind = "dns"  // a question for a name
+	KindFlow Kind = "flow" // a request, or a connection that held none
+)
+
+// Event is one decision.
+type Event struct {
+	Time time.Time `json:"time"`
+	Kind Kind      `json:"kind"`
+	// Name is what was asked for or connected to, or empty for an address.
+	Name string     `json:"name,omitempty"`
+	Addr netip.Addr `json:"addr,omitzero"`
+	Port uint16     `json:"port,omitempty"`
+	// Proto is "http/1.1", "h2", "tls-passthrough" and the like; TLS says that
+	// what is described was inside TLS.
+	Proto  string `json:"proto,omitempty"`
+	TLS    bool   `json:"tls,omitempty"`
+	Method string `json:"method,omitempty"`
+	Path   string `json:"path,omitempty"` // without the query
+	Status int    `json:"status,omitempty"`
+
+	Allowed bool   `json:"allowed"`
+	Rule    string `json:"rule,omitempty"` // that decided
+	Why     string `json:"why,omitempty"`
+	Hint    string `json:"hint,omitempty"`
+
+	BytesIn  int64 `json:"bytes_in,omitempty"`
+	BytesOut int64 `json:"bytes_out,omitempty"` // that left the sandbox
+}
+
+// Message is one line of a gateway's event socket: the greeting first, then
+// events.
+type Message struct {
+	// CA is the certificate, as PEM, that the gateway ends TLS with.
+	CA string `json:"ca,omitempty"`
+	// Event is a decision.
+	Event *Event `json:"event,omitempty"`
+	// Lost is how many events there were before this message that nobody took.
+	Lost int `json:"lost,omitempty"`
+}
+
+// parse reads one line of configuration.
+func parse(line []byte) (Config, error) {
+	var c Config
+	if err := json.Unmarshal(line, &c); err != nil {
+		return c, fmt.Errorf("the network's configuration: %w", err)
+	}
+	return c, nil
+}

@@ -1,0 +1,169 @@
+package sandbox
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"ravi/internal/network"
+	"ravi/internal/network/policy"
+)
+
+// NetEvent is one decision of a sandbox's network: a question for a name, a
+// request, or a connection that held none.
+type NetEvent = network.Event
+
+// WithNetEvents has f hear of every decision of the sandbox's network, in order.
+// f is called from one goroutine and must be quick.
+func WithNetEvents(f func(NetEvent)) Option { return func(o *options) { o.netEvents = f } }
+
+// policy is what the rules say.
+func (a AllowNet) policy() (policy.Policy, error) {
+	if a.All {
+		return policy.All(), nil
+	}
+	var rules []policy.Rule
+	for _, text := range a.Rules {
+		r, err := parseRule(text)
+		if err != nil {
+			return policy.Policy{}, err
+		}
+		rules = append(rules, r)
+	}
+	return policy.FromRules(rules)
+}
+
+// parseRule reads a word such as "pypi.org", or an object as JSON.
+func parseRule(text string) (r policy.Rule, err error) {
+	if strings.HasPrefix(text, "{") {
+		err = json.Unmarshal([]byte(text), &r)
+		return r, err
+	}
+	return policy.ParseRule(text)
+}
+
+// closed says that there is no network at all.
+func (a AllowNet) closed() bool { return !a.All && len(a.Rules) == 0 }
+
+// networkConfig is what the keeper is told of the network; nil for none.
+func (s *Sandbox) networkConfig(a AllowNet) (json.RawMessage, error) {
+	if a.closed() || s.backend != BackendGVisor {
+		return nil, nil
+	}
+	p, err := a.policy()
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(network.Config{Policy: p, Seed: s.ID})
+}
+
+// SetAllowNet replaces what the sandbox may reach. Connections that it does not
+// allow any more are cut. A sandbox that was made without a network gets none.
+func (s *Sandbox) SetAllowNet(ctx context.Context, a AllowNet) error {
+	p, err := a.policy()
+	if err != nil {
+		return err
+	}
+	raw, err := json.Marshal(network.Config{Policy: p, Seed: s.ID})
+	if err != nil {
+		return err
+	}
+	return s.explain(ctx, s.inst.SetPolicy(ctx, raw))
+}
+
+// setUpNetwork lets what runs in the sandbox use its network: where names are
+// answered, and whom to trust.
+func (s *Sandbox) setUpNetwork(ctx context.Context, hear func(NetEvent)) error {
+	conn, err := s.inst.DialEvents(ctx)
+	if err != nil {
+		return fmt.Errorf("its network gateway: %w", err)
+	}
+	in := bufio.NewReader(conn)
+	greeting, err := readMessage(in)
+	if err != nil || greeting.CA == "" {
+		conn.Close()
+		return fmt.Errorf("its network gateway: %w", errors.Join(err, errNoGreeting))
+	}
+	go func() {
+		// It ends with the sandbox, or with this process.
+		defer conn.Close()
+		for {
+			m, err := readMessage(in)
+			if err != nil {
+				return
+			}
+			if m.Event != nil && hear != nil {
+				hear(*m.Event)
+			}
+		}
+	}()
+	res, err := s.Exec(ctx, Cmd{Args: []string{"/bin/sh", "-c", networkScript}, User: "root", GuestDir: "/", Stdin: strings.NewReader(greeting.CA)})
+	if err != nil || res.ExitCode != 0 {
+		return errors.Join(err, fmt.Errorf("setting up its network failed with status %d: %s", res.ExitCode, res.Text(1000)))
+	}
+	env := map[string]string{}
+	for _, name := range []string{
+		"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "CARGO_HTTP_CAINFO", "AWS_CA_BUNDLE", "PIP_CERT", "DENO_CERT",
+	} {
+		env[name] = bundlePath
+	}
+	env["NODE_EXTRA_CA_CERTS"] = caPath // which adds to those that Node has
+	body, err := json.Marshal(map[string]any{"envVars": env, "timestamp": time.Now().UTC().Format(time.RFC3339Nano)})
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://guest/init", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	out, err := s.client.HTTP.Do(req)
+	if err != nil {
+		return s.explain(ctx, err)
+	}
+	defer out.Body.Close()
+	if out.StatusCode/100 != 2 {
+		return fmt.Errorf("its guest agent does not take the network's variables: %s", out.Status)
+	}
+	return nil
+}
+
+var errNoGreeting = errors.New("it says nothing")
+
+func readMessage(r *bufio.Reader) (m network.Message, err error) {
+	line, err := r.ReadBytes('\n')
+	if err != nil {
+		return m, err
+	}
+	return m, json.Unmarshal(line, &m)
+}
+
+// Where the certificates are, inside.
+const (
+	caPath     = "/etc/ravi/ca.pem"
+	bundlePath = "/etc/ravi/ca-bundle.pem"
+)
+
+// networkScript writes the gateway's certificate, and a bundle of it and those
+// that the image has, and says where names are answered.
+const networkScript = `set -e
+mkdir -p /etc/ravi
+cat >` + caPath + `
+: >` + bundlePath + `
+for b in /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/ca-bundle.pem /etc/ssl/cert.pem; do
+	if [ -s "$b" ]; then cat "$b" >` + bundlePath + `; break; fi
+done
+cat ` + caPath + ` >>` + bundlePath + `
+for b in /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt; do
+	if [ -f "$b" ]; then cat ` + bundlePath + ` >"$b.ravi" && mv "$b.ravi" "$b"; fi
+done
+rm -f /etc/resolv.conf
+echo nameserver 192.168.127.1 >/etc/resolv.conf
+chmod 0644 ` + caPath + ` ` + bundlePath + ` /etc/resolv.conf
+`
