@@ -432,7 +432,7 @@ func TestExpectContinue(t *testing.T) {
 			}
 			w.WriteHeader(http.StatusExpectationFailed)
 		})
-		w := newWorld(t, addr(server), 443)
+		w := newWorld(t, addr(server), 443, func(w *world) { w.proxy.Limits.GoAhead = time.Hour })
 		c := w.client(h2)
 		c.Transport.(*http.Transport).ExpectContinueTimeout = time.Hour
 		for _, ok := range []bool{true, false} {

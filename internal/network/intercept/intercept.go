@@ -64,6 +64,7 @@ type Limits struct {
 	DialTimeout   time.Duration // to a server, its TLS handshake included; 30 s
 	HeaderTimeout time.Duration // for a request's head, once begun; 30 s
 	IdleTimeout   time.Duration // between two requests of a connection; 5 min
+	GoAhead       time.Duration // for a server's "100 Continue" on HTTP/2, which many never send; 1 s
 	CopyTimeout   time.Duration // silence on a connection that is copied; 2 h
 }
 
@@ -87,6 +88,7 @@ func (l Limits) filled() Limits {
 	def(&l.DialTimeout, 30*time.Second)
 	def(&l.HeaderTimeout, 30*time.Second)
 	def(&l.IdleTimeout, 5*time.Minute)
+	def(&l.GoAhead, time.Second)
 	def(&l.CopyTimeout, 2*time.Hour)
 	return l
 }

@@ -84,8 +84,8 @@ func classify(b []byte) kind {
 		}
 	}
 	switch {
-	case space && !httpguts.ValidHeaderFieldName(string(word)):
-		return kindOther
+	case !httpguts.ValidHeaderFieldName(string(word)):
+		return kindOther // no server takes that for a method
 	case whole && space && bytes.Contains(line, []byte(" HTTP/")):
 		return kindHTTP1
 	case whole:
