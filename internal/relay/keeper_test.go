@@ -69,6 +69,9 @@ func hostileGuest(mode string) error {
 		return err
 	}
 	sup.Close()
+	if flood, ok := strings.CutPrefix(mode, floodPrefix); ok {
+		return floodingGuest(conn, flood)
+	}
 	f := greet(conn)
 	if f == nil {
 		return fmt.Errorf("no preface")

@@ -273,7 +273,11 @@ func (p *plainRelay) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Path == "/tar" && r.Method == http.MethodGet && res.StatusCode == http.StatusOK:
 		w.Header().Set("Content-Type", "application/x-tar")
 		w.Header().Set("Trailer", strings.Join(tarTrailers, ", "))
-		if err := copyTar(w, res.Body, maxTarEntries); err != nil {
+		err := copyTar(w, res.Body, maxTarEntries)
+		if err == nil {
+			err = toEnd(res.Body)
+		}
+		if err != nil {
 			// The owner must see that the archive is cut.
 			panic(http.ErrAbortHandler)
 		}
@@ -334,6 +338,20 @@ func copyFlushing(w http.ResponseWriter, r io.Reader) error {
 			return err
 		}
 	}
+}
+
+// toEnd reads what an archive is padded with, up to the end of the stream, with
+// which the trailers come.
+func toEnd(r io.Reader) error {
+	const most = 1 << 20
+	n, err := io.CopyN(io.Discard, r, most)
+	switch {
+	case err == io.EOF:
+		return nil
+	case err != nil:
+		return err
+	}
+	return fmt.Errorf("%d bytes follow the archive, and more", n)
 }
 
 // maxTarEntries bounds an archive that the guest sends.
