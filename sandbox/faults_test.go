@@ -136,8 +136,9 @@ func remains(home, id string) (left []string) {
 }
 
 // processesOf finds the host's processes that belong to a sandbox, by their
-// control group, arguments or open folder, of those whose name is name or, if
-// that is empty, all.
+// control group, their arguments or, as the relay and the maker have neither,
+// the log that they write to, of those whose name is name or, if that is empty,
+// all.
 func processesOf(id, name string) (pids []int) {
 	all, _ := filepath.Glob("/proc/[0-9]*")
 	for _, p := range all {
@@ -147,7 +148,8 @@ func processesOf(id, name string) (pids []int) {
 		}
 		cgroup, _ := os.ReadFile(p + "/cgroup") // it may have ended since
 		cmdline, _ := os.ReadFile(p + "/cmdline")
-		if !bytes.Contains(cgroup, []byte(id)) && !bytes.Contains(cmdline, []byte(id)) {
+		log, _ := os.Readlink(p + "/fd/2")
+		if !bytes.Contains(cgroup, []byte(id)) && !bytes.Contains(cmdline, []byte(id)) && !strings.Contains(log, id) {
 			continue
 		}
 		if stat, err := os.ReadFile(p + "/stat"); err != nil || bytes.Contains(stat, []byte(") Z ")) {
