@@ -88,7 +88,7 @@ func TestRequests(t *testing.T) {
 		{"host":"api.example","methods":["POST"],"paths":["/upload"],"inject":["token"]},
 		{"host":"open.example","inject":["token"]},
 		{"host":"raw.example","ports":[443,"9000-9010"],"tls":"passthrough"},
-		{"host":"odd.example","ports":[8443],"methods":["GET"]}]`)
+		{"host":"odd.example","ports":[8443],"methods":["GET"]},{"host":"bound.example","ports":[443],"inject":["token"]}]`)
 	for _, c := range []struct {
 		host, method, path string
 		port               uint16
@@ -129,7 +129,7 @@ func TestRequests(t *testing.T) {
 		opaque bool
 	}{
 		{"api.example", 443, Intercept, false}, {"open.example", 443, Intercept, false},
-		{"raw.example", 443, Passthrough, true}, {"raw.example", 9005, Passthrough, true}, {"odd.example", 8443, Intercept, false},
+		{"raw.example", 443, Passthrough, true}, {"raw.example", 9005, Passthrough, true}, {"odd.example", 8443, Intercept, false}, {"bound.example", 443, Intercept, false},
 	} {
 		if d := p.Connect(c.host, addr("198.18.0.1"), c.port); !d.Allowed || d.TLS != c.tls || d.Opaque != c.opaque || d.Inject != nil {
 			t.Errorf("Connect(%q, %d) = %+v", c.host, c.port, d)
@@ -175,6 +175,14 @@ func TestEverything(t *testing.T) {
 	}
 	if p.Names(addr("10.0.0.1"), 443) {
 		t.Error("the whole internet names a private address")
+	}
+	if d := p.Connect("example.com", netip.Addr{}, 0); d.Allowed {
+		t.Errorf("port 0: %+v", d)
+	}
+	for host, allowed := range map[string]bool{"1.1.1.1": true, "[2606:4700::1111]": true, "::ffff:1.1.1.1": false, "[fe80::1%eth0]": false, "[2606:4700::1111%eth0]": false, "10.0.0.1": false} {
+		if d := p.Request(host, 443, true, "GET", "/"); d.Allowed != allowed {
+			t.Errorf("Request(%q) = %+v", host, d)
+		}
 	}
 	if d := p.Request("example.com", 443, true, "CONNECT", "/"); d.Allowed {
 		t.Errorf("CONNECT: %+v", d)

@@ -175,8 +175,6 @@ func checkAddr(addr netip.Addr, brackets bool) error {
 		return errors.New("an address with a zone (%) cannot be reached from a sandbox")
 	case addr.Is4In6():
 		return fmt.Errorf("write the IPv4 address itself: %s", addr.Unmap())
-	case addr.Is6() && !brackets:
-		return fmt.Errorf("an IPv6 address stands in brackets: [%s]", addr)
 	case addr.Is4() && brackets:
 		return errors.New("an IPv4 address stands without brackets")
 	case synthetic.Contains(addr):
@@ -187,7 +185,7 @@ func checkAddr(addr netip.Addr, brackets bool) error {
 
 func parsePort(text string) (uint16, error) {
 	n, err := strconv.ParseUint(text, 10, 16)
-	if err != nil || n == 0 || text[0] == '0' {
+	if err != nil || text[0] == '0' {
 		return 0, fmt.Errorf("the port %s is not a number from 1 to 65535", quote(text))
 	}
 	return uint16(n), nil
@@ -227,11 +225,9 @@ func (r Rule) reaches(t target) bool {
 	switch {
 	case t.name == "":
 		return r.prefix.IsValid() && r.prefix.Contains(t.addr)
-	case r.host == "":
-		return false
 	case r.below:
 		rest, ok := strings.CutSuffix(t.name, r.host)
-		return ok && len(rest) > 1 && strings.HasSuffix(rest, ".")
+		return ok && strings.HasSuffix(rest, ".")
 	}
 	return t.name == r.host
 }

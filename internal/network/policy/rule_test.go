@@ -3,6 +3,7 @@ package policy
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -177,9 +178,14 @@ func TestParse(t *testing.T) {
 	if _, err := FromRules([]Rule{{}}); !errors.Is(err, ErrRule) {
 		t.Errorf("an empty rule: %v", err)
 	}
-	if _, err := FromRules(make([]Rule, maxRules+1)); !errors.Is(err, ErrRule) {
-		t.Errorf("too many rules: %v", err)
+	one := rules(t, "a.b")[0]
+	if _, err := FromRules(slices.Repeat([]Rule{one}, maxRules)); err != nil {
+		t.Errorf("as many rules as there may be: %v", err)
 	}
+	_, err := FromRules(slices.Repeat([]Rule{one}, maxRules+1))
+	refusedWith(t, err, "4097 rules are more than 4096")
+	_, err = Parse(json.RawMessage(`[{"host":"a.b","methods":["GET"` + strings.Repeat(`,"GET"`, maxParts) + `]}]`))
+	refusedWith(t, err, `"methods" has 257 entries, more than 256`)
 }
 
 func TestParseFlag(t *testing.T) {
@@ -206,7 +212,7 @@ func TestParseFlag(t *testing.T) {
 		t.Errorf("no value: %v, %v", p, err)
 	}
 	for in, want := range map[string]string{
-		"": "empty", "a.b,": "empty", "none,a.b": "stands alone", "a.b|all": "stands alone", "all|all": "stands alone",
+		"": "between commas", "a.b,": "between commas", "none,a.b": "stands alone", "a.b|all": "stands alone", "all|all": "stands alone",
 		"@": "follows @", "@nope": "no such list", "@empty": "the list is empty", "a.b:x": `"a.b:x"`, "10.0.0.0/8": "needs a port",
 	} {
 		t.Run(in, func(t *testing.T) {
