@@ -33,9 +33,13 @@ func checkNet(cfg Config, backendName string) error {
 		return fmt.Errorf("allow_net: %w: on the host the network is open, and rules cannot be enforced", backend.ErrUnsupported)
 	case backendName == BackendHost:
 		return nil
+	case cfg.AllowNet.closed():
+		return nil
 	}
-	_, err := cfg.AllowNet.policy()
-	return err
+	if _, err := cfg.AllowNet.policy(); err != nil {
+		return fmt.Errorf("allow_net: %w", err)
+	}
+	return nil
 }
 
 // guestPath is a path of the sandbox's as its guest agent knows it. On the host

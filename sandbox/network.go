@@ -11,8 +11,10 @@ import (
 	"strings"
 	"time"
 
+	"ravi/internal/backend"
 	"ravi/internal/network"
 	"ravi/internal/network/policy"
+	"ravi/internal/strictjson"
 )
 
 // NetEvent is one decision of a sandbox's network: a question for a name, a
@@ -23,10 +25,36 @@ type NetEvent = network.Event
 // f is called from one goroutine and must be quick.
 func WithNetEvents(f func(NetEvent)) Option { return func(o *options) { o.netEvents = f } }
 
+// WithNetworkFloor sets what the operator decided about the network for every
+// sandbox, as JSON: {"always_deny": [rules], "always_allow": [rules], "max":
+// false, true or [rules]}. Whatever AllowNet says, now or later, what is denied
+// is not reached, what is allowed is, and max bounds the rest.
+func WithNetworkFloor(raw json.RawMessage) Option { return func(o *options) { o.netFloor = raw } }
+
+// readFloor reads a floor, and refuses one that the backend cannot hold.
+func readFloor(raw json.RawMessage, backendName string) (f policy.Floor, err error) {
+	if len(raw) == 0 {
+		return f, nil
+	}
+	if err := strictjson.Decode(raw, &f); err != nil {
+		return f, fmt.Errorf("the network's floor: %w", err)
+	}
+	if err := f.Validate(); err != nil {
+		return f, fmt.Errorf("the network's floor: %w", err)
+	}
+	if backendName == BackendHost && (len(f.AlwaysDeny) > 0 || f.Max != nil) {
+		return f, fmt.Errorf("%w: on the host the network is open, and network.always_deny and network.max cannot be enforced", backend.ErrUnsupported)
+	}
+	return f, nil
+}
+
 // policy is what the rules say.
 func (a AllowNet) policy() (policy.Policy, error) {
-	if a.All {
+	switch {
+	case a.All:
 		return policy.All(), nil
+	case a.closed():
+		return policy.Policy{}, nil
 	}
 	var rules []policy.Rule
 	for _, text := range a.Rules {
@@ -53,24 +81,29 @@ func (a AllowNet) closed() bool { return !a.All && len(a.Rules) == 0 }
 
 // networkConfig is what the keeper is told of the network; nil for none.
 func (s *Sandbox) networkConfig(a AllowNet) (json.RawMessage, error) {
-	if a.closed() || s.backend != BackendGVisor {
+	if a.closed() && len(s.floor.AlwaysAllow) == 0 || s.backend != BackendGVisor {
 		return nil, nil
 	}
 	p, err := a.policy()
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(network.Config{Policy: p, Seed: s.ID})
+	return json.Marshal(network.Config{Policy: p, Floor: s.floor, Seed: s.ID})
 }
 
+// HasNetwork says that the sandbox was made with a network that decides on what
+// it may reach. The host backend has none: what runs there uses the host's own.
+func (s *Sandbox) HasNetwork() bool { return s.networked }
+
 // SetAllowNet replaces what the sandbox may reach. Connections that it does not
-// allow any more are cut. A sandbox that was made without a network gets none.
+// allow any more are cut. A sandbox that was made without a network gets none, and
+// the floor that it was made with stays.
 func (s *Sandbox) SetAllowNet(ctx context.Context, a AllowNet) error {
 	p, err := a.policy()
 	if err != nil {
 		return err
 	}
-	raw, err := json.Marshal(network.Config{Policy: p, Seed: s.ID})
+	raw, err := json.Marshal(network.Config{Policy: p, Floor: s.floor, Seed: s.ID})
 	if err != nil {
 		return err
 	}

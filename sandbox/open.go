@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -20,6 +21,7 @@ import (
 	"ravi/internal/guestapi"
 	"ravi/internal/guestapi/process"
 	"ravi/internal/keeper"
+	"ravi/internal/network/policy"
 	"ravi/internal/programs"
 	"ravi/internal/rootfs"
 )
@@ -42,6 +44,8 @@ type Sandbox struct {
 	volumes   []Volume
 	user      string
 	env       map[string]string // for the caller's own commands; host backend only
+	floor     policy.Floor      // what the operator decided about the network
+	networked bool
 	inst      backend.Instance
 	client    *guestapi.Client
 	record    Recorder
@@ -74,6 +78,7 @@ type options struct {
 	mounts     []backend.Mount
 	checkpoint string
 	netEvents  func(NetEvent)
+	netFloor   json.RawMessage
 }
 
 // Option changes how Open works.
@@ -129,7 +134,7 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (*S
 		return fail("backend", err, "")
 	}
 	if err := checkNet(cfg, name); err != nil {
-		return fail("config", err, "set allow_net to false")
+		return fail("config", err, "see docs/network.md for what a rule looks like, or set allow_net to false")
 	}
 	if o.home == "" {
 		if o.home, err = defaultHome(); err != nil {
@@ -139,7 +144,11 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (*S
 	if o.home, err = filepath.Abs(o.home); err != nil {
 		return fail("config", err, "")
 	}
-	sb := &Sandbox{ID: NewID(), cfg: cfg, backend: name, record: o.recorder, root: guestWorkspace, user: "user"}
+	floor, err := readFloor(o.netFloor, name)
+	if err != nil {
+		return fail("config", err, "see docs/network.md for what the block network of config.json may say")
+	}
+	sb := &Sandbox{ID: NewID(), cfg: cfg, backend: name, record: o.recorder, root: guestWorkspace, user: "user", floor: floor}
 	dir := filepath.Join(o.home, "sandboxes", sb.ID)
 	if name == BackendHost {
 		sb.onHost(dir)
@@ -179,6 +188,7 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (*S
 		ended(keeper.ReasonFailed)
 		return fail("config", fmt.Errorf("allow_net: %w", err), "see docs/network.md for what a rule looks like")
 	}
+	sb.networked = net != nil
 	sb.inst, err = be.Create(create, backend.Spec{
 		ID: sb.ID, Dir: dir, Home: o.home, Image: cfg.Image,
 		CPUs: cfg.CPUs, Memory: int64(cfg.MemoryMiB) << 20, Disk: disk << 30, Processes: MaxProcesses,
