@@ -73,6 +73,7 @@ owned is not touched.`,
 		},
 	})
 	addSandboxLogs(t)
+	addSandboxNetwork(t)
 }
 
 type listInput struct {

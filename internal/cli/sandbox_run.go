@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -65,7 +64,7 @@ type runInput struct {
 	Timeout  time.Duration     `json:"timeout" flag:"timeout" value:"DURATION" host:"size" usage:"end the command after this time, such as 10m"`
 	Env      map[string]string `json:"env" flag:"env" short:"e" value:"NAME=VALUE" host:"secret" usage:"a variable for the command; credentials are refused"`
 	Volumes  []string          `json:"volumes" flag:"volume" short:"v" value:"HOST:GUEST[:ro|rw]" host:"volume" usage:"a folder of this machine to see inside, read-only unless :rw"`
-	AllowNet []string          `json:"allow_net" flag:"allow-net" value:"none|all|HOST,…" host:"network" usage:"what it may reach: names, NAME:PORT, *.NAME; all is the public internet"`
+	AllowNet []string          `json:"allow_net" flag:"allow-net" value:"none|all|HOST,…" host:"network" usage:"what it may reach: names, NAME:PORT, *.NAME, @LIST; all is the public internet"`
 	NetLog   bool              `json:"net_log" flag:"net-log" host:"none" usage:"show what the network decides, as it does"`
 	Keep     bool              `json:"keep" flag:"keep" usage:"leave the sandbox there in the end"`
 	Out      string            `json:"out" flag:"out" short:"o" value:"DIR" host:"path" usage:"copy the outcome there"`
@@ -140,7 +139,11 @@ func runOptions(ctx context.Context, env *command.Env, in runInput) (o runs.Opti
 	if err := file.Sandbox(&cfg); err != nil {
 		return o, err
 	}
-	if err := overrideConfig(&cfg, in); err != nil {
+	own, err := networkOf(file)
+	if err != nil {
+		return o, err
+	}
+	if err := overrideConfig(&cfg, in, own.list); err != nil {
 		return o, err
 	}
 	st, err := env.Store(ctx)
@@ -150,8 +153,9 @@ func runOptions(ctx context.Context, env *command.Env, in runInput) (o runs.Opti
 	o = runs.Options{
 		Home: home, Store: st, Repo: in.Repo, Ref: in.Ref, Task: in.Task, Command: in.Command, Config: cfg,
 		Timeout: in.Timeout, Env: in.Env, Keep: in.Keep, Out: in.Out, Apply: in.Apply,
-		Decide: func(paths []gitbox.RiskyPath) error { return decide(env, in.Yes, paths) },
-		Step:   env.Progress.Step, Note: env.Progress.Log,
+		NetworkFloor: own.floor(),
+		Decide:       func(paths []gitbox.RiskyPath) error { return decide(env, in.Yes, paths) },
+		Step:         env.Progress.Step, Note: env.Progress.Log,
 	}
 	if o.SaveEvery, err = saveEvery(); err != nil {
 		return o, err
@@ -205,7 +209,7 @@ func readTask(env *command.Env, path string) ([]byte, error) {
 	return b, err
 }
 
-func overrideConfig(cfg *sandbox.Config, in runInput) error {
+func overrideConfig(cfg *sandbox.Config, in runInput, lists func(string) ([]policy.Rule, error)) error {
 	if in.Backend != "" {
 		cfg.Backend = in.Backend
 	}
@@ -239,7 +243,7 @@ func overrideConfig(cfg *sandbox.Config, in runInput) error {
 	}
 	if len(in.AllowNet) > 0 {
 		var err error
-		if cfg.AllowNet, err = allowNet(in.AllowNet); err != nil {
+		if cfg.AllowNet, err = allowNet(in.AllowNet, lists); err != nil {
 			return command.Usage("--allow-net: "+err.Error(), "see docs/network.md for what a rule looks like")
 		}
 	}
@@ -249,11 +253,9 @@ func overrideConfig(cfg *sandbox.Config, in runInput) error {
 	return nil
 }
 
-// allowNet reads the values of --allow-net.
-func allowNet(values []string) (a sandbox.AllowNet, err error) {
-	p, err := policy.ParseFlag(values, func(name string) ([]policy.Rule, error) {
-		return nil, fmt.Errorf("there is no list %s", strconv.Quote(name))
-	})
+// allowNet reads the values of --allow-net; lists expands a named list.
+func allowNet(values []string, lists func(string) ([]policy.Rule, error)) (a sandbox.AllowNet, err error) {
+	p, err := policy.ParseFlag(values, lists)
 	if err != nil {
 		return a, err
 	}
@@ -262,37 +264,6 @@ func allowNet(values []string) (a sandbox.AllowNet, err error) {
 		a.Rules = append(a.Rules, r.String())
 	}
 	return a, nil
-}
-
-// showNetwork prints a decision of the network, a line each.
-func showNetwork(w io.Writer, e sandbox.NetEvent) {
-	what := "allowed"
-	if !e.Allowed {
-		what = "refused"
-	}
-	target := e.Name
-	if target == "" {
-		target = e.Addr.String()
-	}
-	if e.Port != 0 {
-		target += ":" + strconv.Itoa(int(e.Port))
-	}
-	line := []string{"net", what, string(e.Kind), target}
-	for _, s := range []string{e.Proto, e.Method, e.Path} {
-		if s != "" {
-			line = append(line, s)
-		}
-	}
-	if e.Status != 0 {
-		line = append(line, strconv.Itoa(e.Status))
-	}
-	if !e.Allowed && e.Why != "" {
-		line = append(line, "("+e.Why+")")
-	}
-	if e.Hint != "" {
-		line = append(line, "hint: "+e.Hint)
-	}
-	fmt.Fprintln(w, safe.Safe(strings.Join(line, " ")))
 }
 
 // checkEnv refuses what cannot be a variable, and what looks like a

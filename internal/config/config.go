@@ -28,6 +28,8 @@ const maxSize = 1 << 20
 // Config is the content of config.json. A missing file is the zero Config.
 type Config struct {
 	Tools Tools `json:"tools"`
+	// Net is the block network: what the operator decided for every sandbox.
+	Net strictjson.Raw `json:"network"`
 
 	path string
 }
@@ -147,6 +149,9 @@ func Load(home string) (*Config, error) {
 
 // Sandbox decodes the block tools.sandbox into a value that holds the defaults.
 func (c *Config) Sandbox(into any) error { return c.located(c.Tools.Sandbox.Decode(into)) }
+
+// Network decodes the block network.
+func (c *Config) Network(into any) error { return c.located(c.Net.Decode(into)) }
 
 // located names the file, in the form that editors jump to.
 func (c *Config) located(err error) error {

@@ -12,6 +12,7 @@ package run
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -22,6 +23,7 @@ import (
 	"time"
 
 	"ravi/internal/gitbox"
+	"ravi/internal/network/policy"
 	"ravi/internal/store"
 	"ravi/sandbox"
 )
@@ -56,6 +58,8 @@ type Options struct {
 	Note func(string)
 	// Network hears of every decision of the sandbox's network; may be nil.
 	Network func(sandbox.NetEvent)
+	// NetworkFloor is what the operator decided about every sandbox's network.
+	NetworkFloor policy.Floor
 	// SaveEvery is how often the work is saved while the command runs.
 	SaveEvery time.Duration
 }
@@ -253,10 +257,25 @@ func (s *state) open(ctx context.Context) (*sandbox.Sandbox, error) {
 	if s.Keep {
 		opts = append(opts, sandbox.WithGrace(keepFor))
 	}
+	if f := s.NetworkFloor; f.Max != nil || len(f.AlwaysDeny)+len(f.AlwaysAllow) > 0 {
+		raw, err := json.Marshal(f)
+		if err != nil {
+			return nil, err
+		}
+		opts = append(opts, sandbox.WithNetworkFloor(raw))
+	}
 	// The repository is cloned inside, so there is no workspace of the host.
 	sb, err := sandbox.Open(ctx, s.Config, "", opts...)
 	if err == nil {
 		s.task.Sandbox, s.task.Backend = sb.ID, sb.Backend()
+		network := NetworkNone
+		switch {
+		case sb.Backend() == sandbox.BackendHost:
+			network = NetworkOpen
+		case sb.HasNetwork():
+			network = NetworkWatched
+		}
+		s.dir.event("sandbox", map[string]any{"id": sb.ID, "backend": sb.Backend(), "network": network})
 	}
 	return sb, err
 }

@@ -1,0 +1,498 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"ravi/internal/command"
+	"ravi/internal/network"
+	"ravi/internal/network/policy"
+	runs "ravi/internal/run"
+	safe "ravi/internal/term"
+	"ravi/sandbox"
+)
+
+// Bounds of what is kept of one run: a sandbox makes events as fast as it likes, and names them as it likes.
+const (
+	eventLine    = 16 << 20 // bytes of one line; a path of a megabyte takes up to six times that when it is escaped
+	mostPeers    = 5000     // rows
+	mostRefusals = 5000     // different refusals of which rules are suggested
+	mostShown    = 100_000  // of the newest events, with --events
+	mostReasons  = 5        // of one row
+)
+
+func addSandboxNetwork(t *command.Table) {
+	command.Add(t, command.Spec[networkInput, networkOutput]{
+		Group: "sandbox", Name: "network", Aliases: []string{"net"}, Access: command.Read,
+		Summary: "Show what a run reached on the network, and what was refused",
+		Long: `Shows with whom a run talked, how much went each way, and by which rule; then
+what was refused, and why. The id is a run's or its sandbox's, or its beginning.
+A run that still goes on is shown as far as it came.
+
+Bytes are as the sandbox sees them: OUT left it. Of a request they are its body
+and its answer's, of a connection that held none all of it.`,
+		Examples: []command.Example{
+			{Line: "ravi sandbox network run01jf"},
+			{What: "rules that would have allowed what was refused; read them first", Line: "ravi sandbox network run01jf --suggest"},
+			{What: "every decision, a line each", Line: "ravi sandbox network run01jf --events"},
+		},
+		Handler: readNetwork, Print: printNetwork,
+	})
+}
+
+type networkInput struct {
+	ID      string `json:"id" arg:"SANDBOX|RUN" usage:"the id, or its beginning"`
+	Events  bool   `json:"events" flag:"events" usage:"every decision, a line each"`
+	Suggest bool   `json:"suggest" flag:"suggest" usage:"only the rules that would have allowed what was refused"`
+}
+
+type networkOutput struct {
+	RunID string `json:"run_id"`
+	// Network is "none", "watched" or "open" (the host's own), or empty when the run did not come that far.
+	Network   string    `json:"network"`
+	Peers     []netPeer `json:"peers"`
+	Totals    netTotals `json:"totals"`
+	Suggested []string  `json:"suggested_rules"`
+	// AllowNet is Suggested as the value of --allow-net.
+	AllowNet string             `json:"allow_net"`
+	Events   []sandbox.NetEvent `json:"events,omitempty"`
+	// EventsCut says that there were more events than are given; these are the newest.
+	EventsCut bool `json:"events_cut,omitempty"`
+
+	in networkInput
+}
+
+// netPeer is what was exchanged with one name or address, at one port, in one way.
+type netPeer struct {
+	Name    string     `json:"name,omitempty"`
+	Addr    netip.Addr `json:"addr,omitzero"`
+	Port    uint16     `json:"port,omitempty"`
+	Proto   string     `json:"proto"`
+	Allowed bool       `json:"allowed"`
+	Rule    string     `json:"rule,omitempty"`
+	// Requests are requests, connections that held none, and questions for names.
+	Requests int `json:"requests"`
+	// Failed are those that were allowed and came to nothing.
+	Failed   int   `json:"failed"`
+	BytesIn  int64 `json:"bytes_in"`
+	BytesOut int64 `json:"bytes_out"`
+	// Reasons are why it was refused or failed, the first few that differ.
+	Reasons []string `json:"reasons,omitempty"`
+}
+
+type netTotals struct {
+	Requests int   `json:"requests"` // allowed
+	Failed   int   `json:"failed"`   // of those
+	Refused  int   `json:"refused"`
+	Names    int   `json:"names"` // questions for names that were answered
+	BytesIn  int64 `json:"bytes_in"`
+	BytesOut int64 `json:"bytes_out"`
+	// LeftOut are events that are counted here and have no row, since there are too many rows.
+	LeftOut int `json:"left_out"`
+	// Unread are lines of the record that cannot be read.
+	Unread int `json:"unread"`
+}
+
+func readNetwork(ctx context.Context, env *command.Env, in networkInput) (networkOutput, error) {
+	out := networkOutput{Peers: []netPeer{}, Suggested: []string{}, in: in}
+	if in.Events && in.Suggest {
+		return out, command.Usage("--events and --suggest are both given", "give one of them")
+	}
+	run, err := runOf(ctx, env, in.ID)
+	if err != nil {
+		return out, err
+	}
+	out.RunID = run.ID
+	nothing := &command.Error{
+		Code: command.CodeNotFound, Message: fmt.Sprintf("run %s has no record of its events", run.ID),
+		Hint: "it would be " + filepath.Join(run.Dir, runs.EventsFile), Status: http.StatusNotFound,
+	}
+	root, err := os.OpenRoot(run.Dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return out, nothing
+	}
+	if err != nil {
+		return out, fmt.Errorf("cannot read the run's events: %w", err)
+	}
+	defer root.Close()
+	events, err := root.OpenFile(runs.EventsFile, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return out, nothing
+	}
+	if err != nil {
+		return out, fmt.Errorf("cannot read the run's events: %w", err)
+	}
+	defer events.Close()
+	tally := newTally(&out)
+	if err := tally.read(events); err != nil {
+		return out, fmt.Errorf("cannot read the run's events: %w", err)
+	}
+	file, err := env.Config()
+	if err != nil {
+		return out, err
+	}
+	own, err := networkOf(file)
+	if err != nil {
+		return out, err
+	}
+	tally.finish(own.floor())
+	return out, nil
+}
+
+// peerKey is what a row is about.
+type peerKey struct {
+	name, proto, rule string
+	addr              netip.Addr
+	port              uint16
+	allowed           bool
+}
+
+// tally adds up the events of a run.
+type tally struct {
+	out     *networkOutput
+	rows    map[peerKey]*netPeer
+	refused map[policy.Event]struct{}
+}
+
+func newTally(out *networkOutput) *tally {
+	return &tally{out: out, rows: map[peerKey]*netPeer{}, refused: map[policy.Event]struct{}{}}
+}
+
+// read adds every line. What is no event of ours is counted and left: the last line of a run that was killed may be
+// half of one.
+func (t *tally) read(r io.Reader) error {
+	in := bufio.NewReaderSize(r, 64<<10)
+	for {
+		line, whole, err := readLine(in, eventLine)
+		if len(line) > 0 {
+			if !whole || !t.line(line) {
+				t.out.Totals.Unread++
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// readLine reads one line; of one that is longer than most bytes it gives the beginning, and skips the rest.
+func readLine(in *bufio.Reader, most int) (line []byte, whole bool, err error) {
+	whole = true
+	for {
+		part, err := in.ReadSlice('\n')
+		if len(line)+len(part) <= most {
+			line = append(line, part...)
+		} else {
+			whole = false
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return bytes.TrimSpace(line), whole, err
+		}
+	}
+}
+
+func (t *tally) line(line []byte) bool {
+	var kind struct {
+		Event   string `json:"event"`
+		Network string `json:"network"`
+	}
+	if json.Unmarshal(line, &kind) != nil {
+		return false
+	}
+	switch kind.Event {
+	case "sandbox":
+		t.out.Network = kind.Network
+	case "network":
+		var e sandbox.NetEvent
+		if json.Unmarshal(line, &e) != nil {
+			return false
+		}
+		t.add(e)
+	}
+	return true
+}
+
+func (t *tally) add(e sandbox.NetEvent) {
+	if t.out.in.Events {
+		if len(t.out.Events) == 2*mostShown {
+			t.out.Events = append(t.out.Events[:0], t.out.Events[mostShown:]...)
+			t.out.EventsCut = true
+		}
+		t.out.Events = append(t.out.Events, e)
+	}
+	sum := &t.out.Totals
+	failed := e.Allowed && e.Why != ""
+	switch {
+	case !e.Allowed:
+		sum.Refused++
+		t.remember(e)
+	case e.Kind == network.KindName:
+		// Nothing left the sandbox for it; who it was asked for has a row of its own if it was talked to.
+		sum.Names++
+		return
+	default:
+		sum.Requests++
+		if failed {
+			sum.Failed++
+		}
+	}
+	sum.BytesIn += e.BytesIn
+	sum.BytesOut += e.BytesOut
+	key := peerKey{name: e.Name, addr: e.Addr, port: e.Port, proto: e.Proto, allowed: e.Allowed, rule: e.Rule}
+	if e.Kind == network.KindName {
+		key.proto = "dns"
+	}
+	p := t.rows[key]
+	if p == nil {
+		if len(t.rows) == mostPeers {
+			sum.LeftOut++
+			return
+		}
+		p = &netPeer{Name: key.name, Addr: key.addr, Port: key.port, Proto: key.proto, Allowed: key.allowed, Rule: key.rule}
+		t.rows[key] = p
+	}
+	p.Requests++
+	if failed {
+		p.Failed++
+	}
+	p.BytesIn += e.BytesIn
+	p.BytesOut += e.BytesOut
+	if e.Why != "" && (failed || !e.Allowed) && len(p.Reasons) < mostReasons && !slices.Contains(p.Reasons, e.Why) {
+		p.Reasons = append(p.Reasons, e.Why)
+	}
+}
+
+// remember keeps what rules can be suggested for.
+func (t *tally) remember(e sandbox.NetEvent) {
+	if len(t.refused) < mostRefusals && runs.Suggestible(e) {
+		t.refused[policy.Event{Name: e.Name, Addr: e.Addr, Port: e.Port}] = struct{}{}
+	}
+}
+
+func (t *tally) finish(floor policy.Floor) {
+	for _, p := range t.rows {
+		t.out.Peers = append(t.out.Peers, *p)
+	}
+	slices.SortFunc(t.out.Peers, func(a, b netPeer) int {
+		refused := func(p netPeer) int {
+			if p.Allowed {
+				return 0
+			}
+			return 1
+		}
+		return cmp.Or(cmp.Compare(refused(a), refused(b)), strings.Compare(a.Name, b.Name), a.Addr.Compare(b.Addr),
+			cmp.Compare(a.Port, b.Port), strings.Compare(a.Proto, b.Proto), strings.Compare(a.Rule, b.Rule))
+	})
+	if n := len(t.out.Events); n > mostShown {
+		t.out.Events, t.out.EventsCut = t.out.Events[n-mostShown:], true
+	}
+	refused := make([]policy.Event, 0, len(t.refused))
+	for e := range t.refused {
+		refused = append(refused, e)
+	}
+	t.out.Suggested = append(t.out.Suggested, runs.Suggest(floor, refused)...)
+	t.out.AllowNet = strings.Join(t.out.Suggested, ",")
+}
+
+func printNetwork(env *command.Env, w io.Writer, out networkOutput) error {
+	switch {
+	case out.in.Suggest:
+		return printSuggested(env, w, out)
+	case out.in.Events:
+		if out.EventsCut && !env.Quiet {
+			fmt.Fprintf(env.Stderr, "the newest %d events; all of them are in the run's %s\n", len(out.Events), runs.EventsFile)
+		}
+		lines := bufio.NewWriter(w)
+		for _, e := range out.Events {
+			fmt.Fprintf(lines, "%s %s\n", e.Time.UTC().Format("2006-01-02T15:04:05.000Z"), netLine(e))
+		}
+		return lines.Flush()
+	}
+	if len(out.Peers) == 0 {
+		_, err := fmt.Fprintln(w, nothingHappened(out))
+		return err
+	}
+	if err := printPeers(w, out.Peers); err != nil || env.Quiet {
+		return err
+	}
+	return printTotals(w, out)
+}
+
+// nothingHappened says why there is nothing to show, as far as that is known.
+func nothingHappened(out networkOutput) string {
+	switch {
+	case out.Network == runs.NetworkNone:
+		return fmt.Sprintf("run %s had no network; --allow-net of ravi sandbox run gives one", out.RunID)
+	case out.Network == runs.NetworkOpen:
+		return fmt.Sprintf("run %s had this machine's own network, where nothing is watched or refused", out.RunID)
+	case out.Totals.Names > 0:
+		return fmt.Sprintf("run %s asked for %s and talked to nobody", out.RunID, count(out.Totals.Names, "name", "names"))
+	}
+	return fmt.Sprintf("run %s asked nothing of a network", out.RunID)
+}
+
+func printSuggested(env *command.Env, w io.Writer, out networkOutput) error {
+	for _, r := range out.Suggested {
+		fmt.Fprintln(w, safe.Safe(r))
+	}
+	if len(out.Suggested) == 0 && !env.Quiet {
+		said := "nothing was refused"
+		if n := out.Totals.Refused; n > 0 {
+			said = fmt.Sprintf("%s refused that no rule of a run would allow; see ravi sandbox network %s", wasWere(n), out.RunID)
+		}
+		fmt.Fprintln(env.Stderr, said)
+	}
+	return nil
+}
+
+func wasWere(n int) string {
+	if n == 1 {
+		return "1 thing was"
+	}
+	return fmt.Sprintf("%d things were", n)
+}
+
+// namedWidth is how much of a row a name gets, at most.
+const namedWidth = 34
+
+func printPeers(w io.Writer, peers []netPeer) error {
+	var allowed, refused [][]string
+	for _, p := range peers {
+		who := cutFront(safe.Safe(p.target()), namedWidth)
+		if p.Allowed {
+			times := strconv.Itoa(p.Requests)
+			rule := p.Rule
+			if p.Failed > 0 {
+				rule = fmt.Sprintf("(%d failed) %s", p.Failed, rule)
+			}
+			allowed = append(allowed, []string{who, p.Proto, times, bytesText(p.BytesOut), bytesText(p.BytesIn), rule})
+			continue
+		}
+		var why []string
+		for _, r := range p.Reasons {
+			short, _, _ := strings.Cut(r, "; allow ") // --suggest says it for all
+			why = append(why, short)
+		}
+		refused = append(refused, []string{who, p.Proto, strconv.Itoa(p.Requests), strings.Join(why, "; ")})
+	}
+	if len(allowed) > 0 {
+		if err := safe.Table(w, widthOf(w), []safe.Column{{Title: "REACHED"}, {Title: "PROTOCOL", Flex: true}, {Title: "TIMES", Right: true},
+			{Title: "OUT", Right: true}, {Title: "IN", Right: true}, {Title: "RULE", Flex: true}}, allowed); err != nil {
+			return err
+		}
+	}
+	if len(allowed) > 0 && len(refused) > 0 {
+		fmt.Fprintln(w)
+	}
+	if len(refused) > 0 {
+		return safe.Table(w, widthOf(w), []safe.Column{{Title: "REFUSED"}, {Title: "PROTOCOL", Flex: true}, {Title: "TIMES", Right: true},
+			{Title: "WHY", Flex: true}}, refused)
+	}
+	return nil
+}
+
+func printTotals(w io.Writer, out networkOutput) error {
+	t := out.Totals
+	fmt.Fprintf(w, "\n%d allowed", t.Requests)
+	if t.Failed > 0 {
+		fmt.Fprintf(w, " (%d failed)", t.Failed)
+	}
+	fmt.Fprintf(w, ", %d refused; %s out, %s in\n", t.Refused, bytesText(t.BytesOut), bytesText(t.BytesIn))
+	if t.LeftOut > 0 {
+		fmt.Fprintf(w, "%d of them are not in the table, which has its bounds; see --events\n", t.LeftOut)
+	}
+	if t.Unread > 0 {
+		fmt.Fprintf(w, "%s of the record cannot be read\n", count(t.Unread, "line", "lines"))
+	}
+	if len(out.Suggested) > 0 {
+		fmt.Fprintf(w, "what would allow the refused: ravi sandbox network %s --suggest\n", out.RunID)
+	}
+	return nil
+}
+
+func (p netPeer) target() string { return netTarget(p.Name, p.Addr, p.Port) }
+
+// netTarget is name:port, or the name alone without a port.
+func netTarget(name string, addr netip.Addr, port uint16) string {
+	if name == "" && addr.IsValid() {
+		name = addr.String()
+	}
+	if port == 0 {
+		return name
+	}
+	return net.JoinHostPort(name, strconv.Itoa(int(port)))
+}
+
+// cutFront cuts a safe string at its beginning: whose a name is stands at its end, and who makes up names could hide
+// that behind a known beginning.
+func cutFront(s string, width int) string {
+	if safe.Width(s) <= width {
+		return s
+	}
+	runes := []rune(s)
+	for len(runes) > 0 && safe.Width(string(runes)) > width-1 {
+		runes = runes[1:]
+	}
+	return "…" + string(runes)
+}
+
+// bytesText is a number of bytes in three or four digits.
+func bytesText(n int64) string {
+	const unit = 1024
+	if n < unit {
+		return fmt.Sprintf("%d B", n)
+	}
+	value := float64(n)
+	for _, name := range []string{"KiB", "MiB", "GiB"} {
+		if value /= unit; value < 999.5 {
+			return fmt.Sprintf("%.3g %s", value, name)
+		}
+	}
+	return fmt.Sprintf("%.0f TiB", value/unit)
+}
+
+// showNetwork prints a decision of the network, a line each.
+func showNetwork(w io.Writer, e sandbox.NetEvent) { fmt.Fprintln(w, "net", netLine(e)) }
+
+// netLine is one decision on one line, safe for a terminal.
+func netLine(e sandbox.NetEvent) string {
+	what := "allowed"
+	if !e.Allowed {
+		what = "refused"
+	}
+	line := []string{what, string(e.Kind), netTarget(e.Name, e.Addr, e.Port)}
+	for _, s := range []string{e.Proto, e.Method, e.Path} {
+		if s != "" {
+			line = append(line, s)
+		}
+	}
+	if e.Status != 0 {
+		line = append(line, strconv.Itoa(e.Status))
+	}
+	if e.Why != "" && (!e.Allowed || e.Kind != network.KindName) {
+		line = append(line, "("+e.Why+")")
+	}
+	if e.Hint != "" {
+		line = append(line, "hint: "+e.Hint)
+	}
+	return safe.Safe(strings.Join(line, " "))
+}
