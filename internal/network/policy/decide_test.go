@@ -179,6 +179,9 @@ func TestEverything(t *testing.T) {
 	if d := p.Connect("example.com", netip.Addr{}, 0); d.Allowed {
 		t.Errorf("port 0: %+v", d)
 	}
+	if d := p.Connect("", netip.Addr{}, 443); d.Allowed {
+		t.Errorf("neither name nor address: %+v", d)
+	}
 	for host, allowed := range map[string]bool{"1.1.1.1": true, "[2606:4700::1111]": true, "::ffff:1.1.1.1": false, "[fe80::1%eth0]": false, "[2606:4700::1111%eth0]": false, "10.0.0.1": false} {
 		if d := p.Request(host, 443, true, "GET", "/"); d.Allowed != allowed {
 			t.Errorf("Request(%q) = %+v", host, d)
