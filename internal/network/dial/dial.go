@@ -20,6 +20,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -186,8 +187,10 @@ func (s *Server) resolve(ctx context.Context, name string) ([]netip.Addr, error)
 	lookup := s.Lookup
 	if lookup == nil {
 		lookup = func(ctx context.Context, name string) ([]netip.Addr, error) {
-			// With the dot at its end no search domain is tried.
-			return net.DefaultResolver.LookupNetIP(ctx, "ip", name+".")
+			if strings.Contains(name, ".") {
+				name += "." // no search domain is tried
+			}
+			return net.DefaultResolver.LookupNetIP(ctx, "ip", name)
 		}
 	}
 	addrs, err := lookup(ctx, name)
