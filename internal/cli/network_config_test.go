@@ -1,0 +1,99 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"ravi/internal/config"
+)
+
+// blockOf reads a config.json with this block network.
+func blockOf(t *testing.T, block string) (networkBlock, error) {
+	t.Helper()
+	home := t.TempDir()
+	if err := os.WriteFile(filepath.Join(home, config.File), []byte(`{"network":`+block+`}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file, err := config.Load(home)
+	if err != nil {
+		return networkBlock{}, err
+	}
+	return networkOf(file)
+}
+
+func TestNetworkBlock(t *testing.T) {
+	none, err := networkOf(&config.Config{})
+	if f := none.floor(); err != nil || f.Max != nil || len(f.AlwaysDeny)+len(f.AlwaysAllow) > 0 {
+		t.Errorf("without a file: %+v, %v", f, err)
+	}
+	for _, text := range []string{
+		`{"always_deny":["evil.example","10.0.0.0/8"],"always_allow":["proxy.example:3128"],"max":["*.example"],"lists":{"build":["pypi.org",{"host":"a.example","methods":["GET"]}]}}`,
+		`{"alwaysDeny":["evil.example","10.0.0.0/8"],"alwaysAllow":["proxy.example:3128"],"max":["*.example"],"lists":{"build":["pypi.org",{"host":"a.example","methods":["GET"]}]}}`,
+	} {
+		b, err := blockOf(t, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := b.floor()
+		if len(f.AlwaysDeny) != 2 || len(f.AlwaysAllow) != 1 || f.Max == nil || len(f.Max.Rules()) != 1 {
+			t.Errorf("got %+v", f)
+		}
+		a, err := allowNet([]string{"@build,b.example:22"}, b.list)
+		if err != nil || strings.Join(a.Rules, " ") != `pypi.org {"host":"a.example","methods":["GET"]} b.example:22` || a.All {
+			t.Errorf("the list became %+v, %v", a, err)
+		}
+	}
+	for text, all := range map[string]bool{`{"max":false}`: false, `{"max":true}`: true} {
+		if b, err := blockOf(t, text); err != nil || b.Max == nil || b.Max.Everything() != all || len(b.Max.Rules()) > 0 {
+			t.Errorf("%s: %+v, %v", text, b.Max, err)
+		}
+	}
+}
+
+func TestNetworkBlockRefusals(t *testing.T) {
+	for name, c := range map[string]struct{ in, want string }{
+		"an unknown key":   {`{"always_denied":[]}`, `config.json:1:13: network.always_denied: unknown key; did you mean always_deny?`},
+		"both spellings":   {`{"max":true,"always_deny":[],"alwaysDeny":[]}`, `network.alwaysDeny: given twice`},
+		"a URL":            {`{"always_allow":["https://a.example"]}`, `config.json:1:29: network.always_allow[0]: refused network rule "https://a.example": this is a URL`},
+		"a bounded denial": {`{"always_deny":[{"host":"a.example","paths":["/x"]}]}`, `config.json:1:27: network.always_deny: refused network rule "{\"host\":\"a.example\",\"paths\":[\"/x\"]}": a denial names`},
+		"an open network":  {`{"always_allow":["10.0.0.0/8"]}`, `network.always_allow: refused network rule "10.0.0.0/8": a network needs a port`},
+		"an empty bound":   {`{"max":[]}`, `network.max: refused network rule list: [] is ambiguous`},
+		"a word for max":   {`{"max":"all"}`, `network.max: refused network rule list: it is false (nothing)`},
+		"a list's rule":    {`{"lists":{"build":["pypi.org","a b"]}}`, `network.lists.build[1]: refused network rule "a b"`},
+		"a list in a list": {`{"lists":{"build":["@other"]}}`, `network.lists.build[0]: refused network rule "@other": a named list cannot stand here`},
+		"a list's name":    {`{"lists":{"a,b":["pypi.org"]}}`, `network.lists: "a,b" is no name for a list`},
+		"an empty list":    {`{"lists":{"build":[]}}`, `network.lists: the list build is empty`},
+		"no block":         {`[]`, `network: expected an object, got a list`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := blockOf(t, c.in)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got  %v\nwant %s", err, c.want)
+			}
+		})
+	}
+}
+
+func TestUnknownLists(t *testing.T) {
+	b, err := blockOf(t, `{"lists":{"build":["pypi.org"],"docs":["go.dev"]}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for value, want := range map[string]string{
+		"@biuld":  `"@biuld": there is no list "biuld" in network.lists of config.json; did you mean @build?`,
+		"@zzzzzz": `there are ["build" "docs"]`,
+		"@":       "the name of a list follows @",
+	} {
+		if a, err := allowNet([]string{value}, b.list); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %+v, %v", value, a, err)
+		}
+	}
+	if _, err := allowNet([]string{"@build"}, networkBlock{}.list); err == nil || !strings.HasSuffix(err.Error(), "of config.json") {
+		t.Errorf("without lists: %v", err)
+	}
+	if a, err := allowNet([]string{"none"}, b.list); err != nil || a.All || len(a.Rules) > 0 {
+		t.Errorf("none: %+v, %v", a, err)
+	}
+}
