@@ -99,6 +99,9 @@ func New(fd int, h Handler) (*Cable, error) {
 			return fail("an option of TCP", err)
 		}
 	}
+	// Before there is a device: from then on packets come.
+	s.SetTransportProtocolHandler(tcp.ProtocolNumber, tcp.NewForwarder(s, 0, maxOpening, c.connect).HandlePacket)
+	s.SetTransportProtocolHandler(udp.ProtocolNumber, udp.NewForwarder(s, c.datagram).HandlePacket)
 	link, err := fdbased.New(&fdbased.Options{FDs: []int{fd}, MTU: uint32(tap.Sandbox.MTU), EthernetHeader: true, Address: gatewayMAC})
 	if err != nil {
 		return fail("its device", err)
@@ -124,8 +127,6 @@ func New(fd int, h Handler) (*Cable, error) {
 		return fail("the sandbox's address", err)
 	}
 	s.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: nic}})
-	s.SetTransportProtocolHandler(tcp.ProtocolNumber, tcp.NewForwarder(s, 0, maxOpening, c.connect).HandlePacket)
-	s.SetTransportProtocolHandler(udp.ProtocolNumber, udp.NewForwarder(s, c.datagram).HandlePacket)
 	return c, nil
 }
 
