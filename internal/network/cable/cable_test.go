@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -52,6 +53,13 @@ func (h *handler) Connect(to netip.AddrPort) func(context.Context, net.Conn) {
 	defer h.mu.Unlock()
 	h.refused = append(h.refused, to)
 	return nil
+}
+
+// seen is what the handler was asked.
+func (h *handler) seen() (asked []string, refused, datagrams []netip.AddrPort) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.asked), slices.Clone(h.refused), slices.Clone(h.datagrams)
 }
 
 func (h *handler) Datagram(to netip.AddrPort) {
@@ -157,7 +165,8 @@ func TestNames(t *testing.T) {
 			t.Errorf("%s: %v", dns.TypeToString[kind], a)
 		}
 	}
-	for _, asked := range p.h.asked {
+	names, _, _ := p.h.seen()
+	for _, asked := range names {
 		if asked != strings.ToLower(asked) || strings.HasSuffix(asked, ".") {
 			t.Errorf("%q was asked for as it came", asked)
 		}
@@ -191,8 +200,8 @@ func TestConnections(t *testing.T) {
 			}
 		}
 	}
-	if len(p.h.refused) != 5 { // all but the gateway's own address
-		t.Errorf("the handler saw %v", p.h.refused)
+	if _, refused, _ := p.h.seen(); len(refused) != 5 { // all but the gateway's own address
+		t.Errorf("the handler saw %v", refused)
 	}
 	if _, err := p.dial(t, "tcp6", "[2001:4860:4860::8888]:443"); err == nil {
 		t.Error("there is IPv6")
@@ -213,8 +222,8 @@ func TestDatagramsGoNowhere(t *testing.T) {
 	if _, err := c.Read(make([]byte, 10)); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("got %v: a client would wait", err)
 	}
-	if len(p.h.datagrams) != 1 {
-		t.Errorf("the handler saw %v", p.h.datagrams)
+	if _, _, datagrams := p.h.seen(); len(datagrams) != 1 {
+		t.Errorf("the handler saw %v", datagrams)
 	}
 }
 
@@ -276,9 +285,8 @@ func TestOtherSourcesAreNotHeard(t *testing.T) {
 	}
 	deadline := time.Now().Add(20 * time.Second)
 	for {
-		p.h.mu.Lock()
-		asked := strings.Join(p.h.asked, " ")
-		p.h.mu.Unlock()
+		names, _, _ := p.h.seen()
+		asked := strings.Join(names, " ")
 		if asked == "heard.test" {
 			return
 		}

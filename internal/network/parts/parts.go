@@ -13,12 +13,14 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/log"
 
 	"ravi/internal/confine"
 	"ravi/internal/network"
@@ -77,6 +79,9 @@ func Gateway(uid uint32) error {
 	if err != nil {
 		return fmt.Errorf("confining the gateway: %w", err)
 	}
+	// The stack says what is odd about packets, of which a guest can send any
+	// number.
+	log.SetTarget(log.GoogleEmitter{Writer: &log.Writer{Next: io.Discard}})
 	g, err := network.NewGateway(config, dial.NewClient(dialer), roots)
 	if err != nil {
 		return err
