@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ravi/internal/link"
+	"ravi/internal/network/tap"
 )
 
 // supervisor is the privileged half of a keeper. All of it runs on the main
@@ -106,7 +107,11 @@ func (s *supervisor) run() (reason string) {
 	defer listener.Close()
 	if s.plan.Network != nil {
 		if err := s.plug(); err != nil {
-			s.tell(Reply{Event: "failed", Error: err.Error()})
+			hint := ""
+			if errors.Is(err, tap.ErrNoDevice) {
+				hint = "let users make network devices, as most distributions do: sudo chmod 0666 /dev/net/tun; or run ravi as root"
+			}
+			s.tell(Reply{Event: "failed", Error: err.Error(), Hint: hint})
 			return ReasonFailed
 		}
 		guestEnd = append(guestEnd, s.net.namespace)
