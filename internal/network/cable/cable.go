@@ -202,6 +202,9 @@ func (c *Cable) connect(r *tcp.ForwarderRequest) {
 	if err != nil {
 		return
 	}
+	// What is written goes out at once: the second half of an answer must not wait
+	// until the guest has acknowledged the first.
+	ep.SocketOptions().SetDelayOption(false)
 	// A guest that vanishes without a word is noticed.
 	ep.SocketOptions().SetKeepAlive(true)
 	idle := tcpip.KeepaliveIdleOption(time.Minute)
