@@ -1,12 +1,16 @@
 package cli
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
+	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 
 	"ravi/internal/config"
+	"ravi/internal/network/policy"
 )
 
 // blockOf reads a config.json with this block network.
@@ -95,5 +99,65 @@ func TestUnknownLists(t *testing.T) {
 	}
 	if a, err := allowNet([]string{"none"}, b.list); err != nil || a.All || len(a.Rules) > 0 {
 		t.Errorf("none: %+v, %v", a, err)
+	}
+}
+
+func page(t *testing.T, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("..", "..", "docs", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// The page of the configuration names every key of the block, and its example is valid.
+func TestNetworkConfigurationPage(t *testing.T) {
+	_, text, ok := strings.Cut(page(t, "configuration.md"), "\n## network\n")
+	if !ok {
+		t.Fatal("there is no part about the block network")
+	}
+	text, _, _ = strings.Cut(text, "\n## ")
+	block := reflect.TypeFor[networkBlock]()
+	for i := range block.NumField() {
+		if key := block.Field(i).Tag.Get("json"); !strings.Contains(text, "\n| `"+key+"` |") {
+			t.Errorf("there is no line for %s", key)
+		}
+	}
+	_, example, _ := strings.Cut(text, "```json\n")
+	example, _, _ = strings.Cut(example, "```")
+	var file struct {
+		Network json.RawMessage `json:"network"`
+	}
+	if err := json.Unmarshal([]byte(example), &file); err != nil {
+		t.Fatalf("the example: %v", err)
+	}
+	if b, err := blockOf(t, string(file.Network)); err != nil || len(b.AlwaysDeny) == 0 || b.Max == nil || len(b.Lists["build"]) == 0 {
+		t.Errorf("the example: %+v, %v", b, err)
+	}
+}
+
+// Every rule that the page of the network shows is one.
+func TestNetworkPage(t *testing.T) {
+	_, text, _ := strings.Cut(page(t, "network.md"), "| rule | allows |\n")
+	text, _, _ = strings.Cut(text, "\n\n")
+	rows := regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(text, -1)
+	if len(rows) < 10 {
+		t.Fatalf("only %d rules are shown", len(rows))
+	}
+	for _, row := range rows {
+		var r policy.Rule
+		var err error
+		if strings.HasPrefix(row[1], "{") {
+			err = json.Unmarshal([]byte(row[1]), &r)
+		} else {
+			r, err = policy.ParseRule(row[1])
+		}
+		if err == nil {
+			_, err = policy.FromRules([]policy.Rule{r})
+		}
+		if err != nil {
+			t.Errorf("%s: %v", row[1], err)
+		}
 	}
 }
