@@ -96,7 +96,6 @@ func FuzzHello(f *testing.F) {
 	var hello bytes.Buffer
 	tls.Client(&recorderTo{&hello}, &tls.Config{ServerName: site, NextProtos: []string{"h2"}}).Handshake()
 	f.Add(hello.Bytes())
-	f.Add([]byte(hugeHello(70_000)))
 	f.Add([]byte("\x16\x03\x01\x00\x00"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		conn := &replay{Conn: &readOnly{r: bytes.NewReader(b)}}
