@@ -292,4 +292,3 @@ func (h *http1) sendBody(req *http.Request) error {
 	}
 	return werr
 }
-

@@ -249,4 +249,3 @@ func TestGuestRejectsCertificate(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 }
-
