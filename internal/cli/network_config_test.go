@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"ravi/internal/command"
 	"ravi/internal/config"
 	"ravi/internal/network/policy"
 )
@@ -158,6 +160,37 @@ func TestNetworkPage(t *testing.T) {
 		}
 		if err != nil {
 			t.Errorf("%s: %v", row[1], err)
+		}
+	}
+}
+
+// What config.json says about the network reaches the run that is asked for.
+func TestNetworkOfARun(t *testing.T) {
+	home := t.TempDir()
+	t.Setenv("RAVI_HOME", home)
+	if err := os.WriteFile(filepath.Join(home, config.File), []byte(
+		`{"tools":{"sandbox":{"allow_net":["a.example"]}},"network":{"always_deny":["evil.example"],"max":["*.example"],"lists":{"build":["b.example","c.example:8443"]}}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for flag, want := range map[string]string{"": "a.example", "@build": "b.example c.example:8443", "none": ""} {
+		env := &command.Env{Stderr: io.Discard, Quiet: true}
+		env.Progress = newProgress(env)
+		in := runInput{Repo: ".", Command: []string{"true"}}
+		if flag != "" {
+			in.AllowNet = []string{flag}
+		}
+		o, err := runOptions(t.Context(), env, in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(o.Config.AllowNet.Rules, " "); got != want {
+			t.Errorf("--allow-net %q: the rules are %q, want %q", flag, got, want)
+		}
+		if f := o.NetworkFloor; len(f.AlwaysDeny) != 1 || f.Max == nil || len(f.Max.Rules()) != 1 {
+			t.Errorf("--allow-net %q: the floor is %+v", flag, f)
+		}
+		if err := env.Close(); err != nil {
+			t.Error(err)
 		}
 	}
 }
