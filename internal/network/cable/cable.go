@@ -212,11 +212,15 @@ func (c *Cable) connect(r *tcp.ForwarderRequest) {
 	serve(c.ctx, &conn{TCPConn: gonet.NewTCPConn(&queue, ep), ep: ep})
 }
 
-// conn is one connection. It can be cut as well as closed.
+// conn is one connection.
 type conn struct {
 	*gonet.TCPConn
 	ep tcpip.Endpoint
 }
 
-// Abort cuts the connection: the guest sees a reset, not an end.
-func (c *conn) Abort() { c.ep.Abort() }
+// SetLinger says what becomes of the connection when it is closed: with 0
+// seconds the guest sees a reset, as it would of the server itself.
+func (c *conn) SetLinger(seconds int) error {
+	c.ep.SocketOptions().SetLinger(tcpip.LingerOption{Enabled: seconds >= 0, Timeout: time.Duration(max(seconds, 0)) * time.Second})
+	return nil
+}

@@ -29,6 +29,7 @@ type handler struct {
 	asked     []string
 	refused   []netip.AddrPort
 	datagrams []netip.AddrPort
+	cut       bool // connections after their first byte
 }
 
 var allowed = netip.MustParseAddr("198.18.1.7")
@@ -41,9 +42,17 @@ func (h *handler) Resolve(name string) (netip.Addr, bool) {
 }
 
 func (h *handler) Connect(to netip.AddrPort) func(context.Context, net.Conn) {
+	h.mu.Lock()
+	cut := h.cut
+	h.mu.Unlock()
 	if to.Addr() == allowed {
 		return func(ctx context.Context, c net.Conn) {
 			defer c.Close()
+			if cut {
+				_, _ = c.Read(make([]byte, 1))
+				_ = c.(interface{ SetLinger(int) error }).SetLinger(0)
+				return
+			}
 			defer context.AfterFunc(ctx, func() { c.Close() })()
 			_, _ = io.Copy(c, c)
 			_ = c.(interface{ CloseWrite() error }).CloseWrite()
@@ -321,4 +330,24 @@ func udpFrame(from, to netip.Addr, fromPort, toPort uint16, name string) []byte 
 	ip[10], ip[11] = byte(^sum>>8), byte(^sum)
 	eth := append(append([]byte(gatewayMAC), tap.Sandbox.MAC...), 0x08, 0x00)
 	return append(append(eth, ip...), udp...)
+}
+
+// A connection that is cut looks cut to the guest, not ended.
+func TestCutConnectionIsReset(t *testing.T) {
+	p := plug(t)
+	p.h.mu.Lock()
+	p.h.cut = true
+	p.h.mu.Unlock()
+	c, err := p.dial(t, "tcp", "198.18.1.7:443")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("got %v", err)
+	}
 }

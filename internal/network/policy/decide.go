@@ -159,7 +159,9 @@ func (p Policy) match(t target, port uint16, objection func(Rule) string) Decisi
 		}
 		why := objection(r)
 		if why == "" {
-			return r.decision(named)
+			// On the web's own ports a rule means the web, also when it names them:
+			// else what is no HTTP would pass unseen inside TLS.
+			return r.decision(named && port != 80 && port != 443)
 		}
 		if requestMiss == "" {
 			requestMiss = fmt.Sprintf("the rule %s %s", r.text, why)

@@ -129,7 +129,7 @@ func TestRequests(t *testing.T) {
 		opaque bool
 	}{
 		{"api.example", 443, Intercept, false}, {"open.example", 443, Intercept, false},
-		{"raw.example", 443, Passthrough, true}, {"raw.example", 9005, Passthrough, true}, {"odd.example", 8443, Intercept, false}, {"bound.example", 443, Intercept, false},
+		{"raw.example", 443, Passthrough, false}, {"raw.example", 9005, Passthrough, true}, {"odd.example", 8443, Intercept, false}, {"bound.example", 443, Intercept, false},
 	} {
 		if d := p.Connect(c.host, addr("198.18.0.1"), c.port); !d.Allowed || d.TLS != c.tls || d.Opaque != c.opaque || d.Inject != nil {
 			t.Errorf("Connect(%q, %d) = %+v", c.host, c.port, d)

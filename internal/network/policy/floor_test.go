@@ -77,14 +77,20 @@ func TestStricterAnswerHolds(t *testing.T) {
 		tls         TLSMode
 		opaque      bool
 	}{
-		{`true`, `["a.b"]`, Intercept, false}, {`true`, `["a.b:443"]`, Intercept, true}, {`[{"host":"a.b","tls":"passthrough"}]`, `["a.b"]`, Intercept, false},
-		{`[{"host":"a.b","tls":"passthrough"}]`, `[{"host":"a.b","tls":"passthrough"}]`, Passthrough, false}, {`["a.b"]`, `true`, Intercept, false}, {`["a.b:443"]`, `true`, Intercept, true},
+		{`true`, `["a.b"]`, Intercept, false}, {`true`, `["a.b:443"]`, Intercept, false}, {`[{"host":"a.b","tls":"passthrough"}]`, `["a.b"]`, Intercept, false},
+		{`[{"host":"a.b","tls":"passthrough"}]`, `[{"host":"a.b","tls":"passthrough"}]`, Passthrough, false}, {`["a.b"]`, `true`, Intercept, false}, {`["a.b:443"]`, `true`, Intercept, false},
 		{`true`, `true`, Passthrough, true}, {`["a.b:443"]`, `["a.b"]`, Intercept, false}, {`true`, `[{"host":"a.b","ports":[443],"methods":["GET"]}]`, Intercept, false},
 	} {
 		bound := parse(t, c.max)
 		d := Floor{Max: &bound}.Apply(parse(t, c.policy)).Connect("a.b", netip.Addr{}, 443)
 		if !d.Allowed || d.TLS != c.tls || d.Opaque != c.opaque {
 			t.Errorf("%s within %s: %+v", c.policy, c.max, d)
+		}
+	}
+	for policy, max := range map[string]string{`true`: `["a.b:22"]`, `["a.b:22"]`: `true`} {
+		bound := parse(t, max)
+		if d := (Floor{Max: &bound}).Apply(parse(t, policy)).Connect("a.b", netip.Addr{}, 22); !d.Allowed || !d.Opaque {
+			t.Errorf("%s within %s: %+v", policy, max, d)
 		}
 	}
 	nothing := Policy{}
