@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	pemfile "encoding/pem"
 	"fmt"
+	"io"
 	"math/big"
 	"net"
 	"os"
@@ -25,6 +26,7 @@ import (
 type site struct {
 	dir, ca, hosts   string
 	secure, insecure string // ports
+	greeter          string // the port of a server that speaks first
 }
 
 // freePort is a port of loopback that nobody listens on.
@@ -70,6 +72,24 @@ http {
 }
 `, s.dir, s.secure, s.insecure)
 	must(t, os.WriteFile(s.dir+"/nginx.conf", []byte(config), 0o600))
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { l.Close() })
+	_, s.greeter, err = net.SplitHostPort(l.Addr().String())
+	must(t, err)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				_, _ = c.Write([]byte("220 who are you\n"))
+				_, _ = io.Copy(c, c)
+			}()
+		}
+	}()
 	cmd := exec.Command("nginx", "-c", s.dir+"/nginx.conf")
 	var said bytes.Buffer
 	cmd.Stderr = &said
@@ -124,7 +144,7 @@ func (s *site) run(w *world, r *repo, args ...string) *result {
 func (s *site) rules() string {
 	return strings.Join([]string{
 		"example.test:" + s.secure, "example.test:" + s.insecure, "127.0.0.1:" + s.secure, "127.0.0.1:" + s.insecure,
-		"private.test", "metadata.test", "loop.test:80",
+		"private.test", "metadata.test", "loop.test:80", "example.test:" + s.greeter, "127.0.0.1:" + s.greeter,
 	}, ",")
 }
 
@@ -204,12 +224,14 @@ func TestNetwork(t *testing.T) {
 	s, w, r := newSite(t), newWorld(t), plain(t)
 	r.write("low.py", lowLevel)
 	r.commit("attempts")
-	script := try + fmt.Sprintf(`S=%s P=%s
+	script := try + fmt.Sprintf(`S=%s P=%s G=%s
 try https 'curl -sS -m 20 https://example.test:$S/https'
 try http1 'curl -sS -m 20 --http1.1 https://example.test:$S/http1'
 try plain 'curl -sS -m 20 http://example.test:$P/plain'
 try python 'python3 -c "import urllib.request as u; print(u.urlopen(\"https://example.test:$S/python\", timeout=20).read().decode())"'
 try upper 'curl -sS -m 20 https://EXAMPLE.test:$S/upper'
+try greeter 'python3 -c "import socket; s=socket.create_connection((\"example.test\",$G),20); g=s.recv(100); s.sendall(b\"it is me\"); print(g.decode().strip(), s.recv(100).decode())"'
+try git 'git ls-remote https://example.test:$S/none.git'
 try ipv6 'curl -6 -sS -m 20 https://example.test:$S/ipv6'
 try subdomain 'curl -sS -m 20 https://x1.example.test:$S/'
 try other 'curl -sS -m 20 https://other.test:$S/'
@@ -229,7 +251,7 @@ try fronting 'curl -sS -m 20 --connect-to other.test:$S:example.test:$S https://
 try hosts-file 'cp /etc/hosts /tmp/h; echo "$(getent ahostsv4 example.test | head -1 | cut -d" " -f1) other.test" | sudo tee -a /etc/hosts >/dev/null; curl -sS -m 20 https://other.test:$S/hosts; c=$?; sudo cp /tmp/h /etc/hosts; (exit $c)'
 try resolv-conf 'echo nameserver 9.9.9.9 | sudo tee /etc/resolv.conf >/dev/null; curl -sS -m 20 https://denied.test/'
 for x in dns second-tls second-plain connect absolute smuggle host-tab udp no-sni wrong-sni; do try $x "python3 low.py $x $S $P"; done
-`, s.secure, s.insecure)
+`, s.secure, s.insecure, s.greeter)
 	out := s.run(w, r, "--net-log", "--allow-net", s.rules(), "--", "bash", "-c", script).want(0)
 	got := attempts(t, out.stdout)
 	hello := regexp.MustCompile(`nginx says hello`)
@@ -238,6 +260,7 @@ for x in dns second-tls second-plain connect absolute smuggle host-tab udp no-sn
 		out    string // a pattern
 	}{
 		"https": {"0", `hello`}, "http1": {"0", `hello`}, "plain": {"0", `hello`}, "python": {"0", `hello`}, "upper": {"0", `hello`},
+		"greeter": {"0", `^220 who are you it is me`}, "git": {"128", `none\.git`},
 		"ipv6": {}, "subdomain": {"6", ``}, "other": {"6", ``},
 		"address": {"7", ``}, "decimal": {"7", ``}, "octal": {"7", ``}, "mapped": {}, "metadata-address": {"7", ``}, "own-address": {"7", ``},
 		"metadata-name": {"0", `169\.254\.169\.254`}, "private-name": {"0", `10\.1\.2\.3`}, "loopback-name": {"0", `127\.0\.0\.1`},
@@ -265,7 +288,7 @@ for x in dns second-tls second-plain connect absolute smuggle host-tab udp no-sn
 		seen = append(seen, strings.TrimSpace(line))
 	}
 	want := []string{"example.test GET /https", "example.test GET /http1", "example.test GET /plain", "example.test GET /python", "example.test GET /upper",
-		"example.test GET /away", "example.test GET /first", "example.test GET /first"}
+		"example.test GET /none.git/info/refs?service=git-upload-pack", "example.test GET /away", "example.test GET /first", "example.test GET /first"}
 	if strings.Join(seen, "\n") != strings.Join(want, "\n") {
 		t.Errorf("the server saw\n%s\nwant\n%s", strings.Join(seen, "\n"), strings.Join(want, "\n"))
 	}

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"time"
 
@@ -216,6 +217,27 @@ func (c *Cable) connect(r *tcp.ForwarderRequest) {
 type conn struct {
 	*gonet.TCPConn
 	ep tcpip.Endpoint
+}
+
+// Read reads what the guest sends. A deadline that has passed is told the way
+// that Go's own connections tell it, by which others go.
+func (c *conn) Read(b []byte) (int, error) {
+	n, err := c.TCPConn.Read(b)
+	return n, deadline("read", err)
+}
+
+// Write sends to the guest.
+func (c *conn) Write(b []byte) (int, error) {
+	n, err := c.TCPConn.Write(b)
+	return n, deadline("write", err)
+}
+
+func deadline(op string, err error) error {
+	var timeout net.Error
+	if errors.As(err, &timeout) && timeout.Timeout() && !errors.Is(err, os.ErrDeadlineExceeded) {
+		return &net.OpError{Op: op, Net: "tcp", Err: os.ErrDeadlineExceeded}
+	}
+	return err
 }
 
 // SetLinger says what becomes of the connection when it is closed: with 0

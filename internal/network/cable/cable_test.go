@@ -49,6 +49,12 @@ func (h *handler) Connect(to netip.AddrPort) func(context.Context, net.Conn) {
 		return func(ctx context.Context, c net.Conn) {
 			defer c.Close()
 			if cut {
+				// A deadline is told as by any connection of Go's.
+				_ = c.SetReadDeadline(time.Now())
+				if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+					return
+				}
+				_ = c.SetReadDeadline(time.Time{})
 				_, _ = c.Read(make([]byte, 1))
 				_ = c.(interface{ SetLinger(int) error }).SetLinger(0)
 				return
