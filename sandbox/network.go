@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -113,28 +114,15 @@ func (s *Sandbox) SetAllowNet(ctx context.Context, a AllowNet) error {
 // setUpNetwork lets what runs in the sandbox use its network: where names are
 // answered, and whom to trust.
 func (s *Sandbox) setUpNetwork(ctx context.Context, hear func(NetEvent)) error {
-	conn, err := s.inst.DialEvents(ctx)
+	conn, in, greeting, err := s.greet(ctx)
 	if err != nil {
 		return fmt.Errorf("its network gateway: %w", err)
 	}
-	in := bufio.NewReader(conn)
-	greeting, err := readMessage(in)
-	if err != nil || greeting.CA == "" {
-		conn.Close()
-		return fmt.Errorf("its network gateway: %w", errors.Join(err, errNoGreeting))
-	}
+	listening, stop := context.WithCancel(context.Background())
+	s.told, s.stopHearing = make(chan struct{}), stop
 	go func() {
-		// It ends with the sandbox, or with this process.
-		defer conn.Close()
-		for {
-			m, err := readMessage(in)
-			if err != nil {
-				return
-			}
-			if m.Event != nil && hear != nil {
-				hear(*m.Event)
-			}
-		}
+		defer close(s.told)
+		s.listen(listening, conn, in, hear)
 	}()
 	res, err := s.Exec(ctx, Cmd{Args: []string{"/bin/sh", "-c", networkScript}, User: "root", GuestDir: "/", Stdin: strings.NewReader(greeting.CA)})
 	if err != nil || res.ExitCode != 0 {
@@ -168,6 +156,75 @@ func (s *Sandbox) setUpNetwork(ctx context.Context, hear func(NetEvent)) error {
 }
 
 var errNoGreeting = errors.New("it says nothing")
+
+// hearNoMore ends the listening, and waits for it.
+func (s *Sandbox) hearNoMore() {
+	if s.told != nil {
+		s.stopHearing()
+		<-s.told
+	}
+}
+
+// hearTheRest waits until what the gateway of a sandbox that has ended told is
+// heard.
+func (s *Sandbox) hearTheRest() {
+	if s.told == nil {
+		return
+	}
+	select {
+	case <-s.told:
+	case <-time.After(5 * time.Second):
+	}
+	s.hearNoMore()
+}
+
+// greet connects to the gateway's events.
+func (s *Sandbox) greet(ctx context.Context) (net.Conn, *bufio.Reader, network.Message, error) {
+	conn, err := s.inst.DialEvents(ctx)
+	if err != nil {
+		return nil, nil, network.Message{}, err
+	}
+	in := bufio.NewReader(conn)
+	greeting, err := readMessage(in)
+	if err != nil || greeting.CA == "" {
+		conn.Close()
+		return nil, nil, greeting, errors.Join(err, errNoGreeting)
+	}
+	return conn, in, greeting, nil
+}
+
+// listen passes on what the gateway tells, until ctx or the sandbox ends. A
+// gateway that could not get rid of its events in time, since this process was
+// stopped, hangs up; it keeps what it can until it is called again.
+func (s *Sandbox) listen(ctx context.Context, conn net.Conn, in *bufio.Reader, hear func(NetEvent)) {
+	for {
+		hangUp := context.AfterFunc(ctx, func() { conn.Close() })
+		for {
+			m, err := readMessage(in)
+			if err != nil {
+				break
+			}
+			if hear == nil {
+				continue
+			}
+			if m.Lost > 0 {
+				hear(NetEvent{Time: time.Now(), Kind: network.KindLost, Lost: m.Lost, Why: "there were more events at once than are kept"})
+			}
+			if m.Event != nil {
+				hear(*m.Event)
+			}
+		}
+		hangUp()
+		conn.Close()
+		if ctx.Err() != nil {
+			return
+		}
+		var err error
+		if conn, in, _, err = s.greet(ctx); err != nil {
+			return // it has ended
+		}
+	}
+}
 
 func readMessage(r *bufio.Reader) (m network.Message, err error) {
 	line, err := r.ReadBytes('\n')

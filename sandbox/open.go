@@ -50,6 +50,9 @@ type Sandbox struct {
 	client    *guestapi.Client
 	record    Recorder
 
+	told        chan struct{} // closed when no more is heard of the network; nil without one
+	stopHearing context.CancelFunc
+
 	closeOnce sync.Once
 	closeErr  error
 }
@@ -372,6 +375,7 @@ func (s *Sandbox) Checkpoint(ctx context.Context, dir string) error {
 // that it was opened with.
 func (s *Sandbox) Detach() {
 	s.inst.Detach()
+	s.hearNoMore()
 	s.client.HTTP.CloseIdleConnections()
 }
 
@@ -382,6 +386,7 @@ func (s *Sandbox) Close() error {
 		ctx, cancel := context.WithTimeoutCause(context.Background(), 30*time.Second, errors.New("it did not end within 30 s"))
 		defer cancel()
 		s.closeErr = s.inst.Close(ctx)
+		s.hearTheRest()
 		s.client.HTTP.CloseIdleConnections()
 		if s.record != nil {
 			s.closeErr = errors.Join(s.closeErr, s.record.Ended(ctx, s.ID, s.inst.End().Reason))

@@ -105,6 +105,8 @@ type netTotals struct {
 	BytesOut int64 `json:"bytes_out"`
 	// LeftOut are events that are counted here and have no row, since there are too many rows.
 	LeftOut int `json:"left_out"`
+	// Missing are events that were never recorded: there were too many at once.
+	Missing int `json:"missing"`
 	// Unread are lines of the record that cannot be read.
 	Unread int `json:"unread"`
 }
@@ -240,6 +242,10 @@ func (t *tally) add(e sandbox.NetEvent) {
 		t.out.Events = append(t.out.Events, e)
 	}
 	sum := &t.out.Totals
+	if e.Kind == network.KindLost {
+		sum.Missing += e.Lost
+		return
+	}
 	failed := e.Allowed && e.Why != ""
 	switch {
 	case !e.Allowed:
@@ -417,6 +423,9 @@ func printTotals(w io.Writer, out networkOutput) error {
 		fmt.Fprintf(w, " (%d failed)", t.Failed)
 	}
 	fmt.Fprintf(w, ", %d refused; %s out, %s in\n", t.Refused, bytesText(t.BytesOut), bytesText(t.BytesIn))
+	if t.Missing > 0 {
+		fmt.Fprintf(w, "%d more were not recorded: there were too many at once\n", t.Missing)
+	}
 	if t.LeftOut > 0 {
 		fmt.Fprintf(w, "%d of them are not in the table, which has its bounds; see --events\n", t.LeftOut)
 	}
@@ -475,6 +484,9 @@ func showNetwork(w io.Writer, e sandbox.NetEvent) { fmt.Fprintln(w, "net", netLi
 
 // netLine is one decision on one line, safe for a terminal.
 func netLine(e sandbox.NetEvent) string {
+	if e.Kind == network.KindLost {
+		return fmt.Sprintf("%d events are missing (%s)", e.Lost, safe.Safe(e.Why))
+	}
 	what := "allowed"
 	if !e.Allowed {
 		what = "refused"

@@ -12,8 +12,6 @@
 package network
 
 import (
-	"encoding/json"
-	"fmt"
 	"net/netip"
 	"time"
 
@@ -38,6 +36,7 @@ type Kind string
 const (
 	KindName Kind = "dns"  // a question for a name
 	KindFlow Kind = "flow" // a request, or a connection that held none
+	KindLost Kind = "lost" // events that are missing here, and how many
 )
 
 // Event is one decision.
@@ -61,6 +60,8 @@ type Event struct {
 	Why     string `json:"why,omitempty"`
 	Hint    string `json:"hint,omitempty"`
 
+	Lost int `json:"lost,omitempty"` // how many events are missing
+
 	BytesIn  int64 `json:"bytes_in,omitempty"`
 	BytesOut int64 `json:"bytes_out,omitempty"` // that left the sandbox
 }
@@ -74,13 +75,4 @@ type Message struct {
 	Event *Event `json:"event,omitempty"`
 	// Lost is how many events there were before this message that nobody took.
 	Lost int `json:"lost,omitempty"`
-}
-
-// parse reads one line of configuration.
-func parse(line []byte) (Config, error) {
-	var c Config
-	if err := json.Unmarshal(line, &c); err != nil {
-		return c, fmt.Errorf("the network's configuration: %w", err)
-	}
-	return c, nil
 }

@@ -32,7 +32,7 @@ func (s *state) hear(e sandbox.NetEvent) {
 	if s.Network != nil {
 		s.Network(e)
 	}
-	if e.Allowed {
+	if e.Allowed || e.Lost > 0 {
 		return
 	}
 	s.net.mu.Lock()
