@@ -357,3 +357,62 @@ func TestCutConnectionIsReset(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// Frames with which somebody claims an address, or asks for one, change nothing.
+func TestClaimsOfAddressesAreNotHeard(t *testing.T) {
+	p := plug(t)
+	evil := net.HardwareAddr{2, 0, 0, 0, 0, 99}
+	arp := func(op byte, mac net.HardwareAddr, ip, target netip.Addr) []byte {
+		s, d := ip.As4(), target.As4()
+		f := append(append([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, mac...), 0x08, 0x06)
+		f = append(f, 0, 1, 8, 0, 6, 4, 0, op)
+		f = append(append(append(f, mac...), s[:]...), tap.Sandbox.MAC...)
+		return append(f, d[:]...)
+	}
+	err := p.in(t, func() error {
+		s, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(htons(unix.ETH_P_ALL)))
+		if err != nil {
+			return err
+		}
+		defer unix.Close(s)
+		i, err := net.InterfaceByName("eth0")
+		if err != nil {
+			return err
+		}
+		frames := [][]byte{
+			arp(2, evil, tap.Sandbox.Addr, tap.Sandbox.Gateway),    // the sandbox's address is at another place
+			arp(2, evil, tap.Sandbox.Gateway, tap.Sandbox.Gateway), // so is the gateway's
+			arp(1, evil, netip.MustParseAddr("192.168.127.9"), tap.Sandbox.Gateway),
+			// DHCP: from nobody, to everybody.
+			udpFrame(netip.MustParseAddr("0.0.0.0"), netip.MustParseAddr("255.255.255.255"), 68, 67, "discover"),
+		}
+		for _, f := range frames {
+			if err := unix.Sendto(s, f, 0, &unix.SockaddrLinklayer{Ifindex: i.Index}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Answers still come to the one who is there.
+	if a := p.ask(t, "udp", "192.168.127.1:53", "allowed.test", dns.TypeA); len(a.Answer) != 1 {
+		t.Errorf("%v", a)
+	}
+	c, err := p.dial(t, "tcp", "198.18.1.7:443")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
+		t.Error(err)
+	}
+	if asked, _, datagrams := p.h.seen(); len(datagrams) != 0 || strings.Join(asked, " ") != "allowed.test" {
+		t.Errorf("the handler saw %v and %v", asked, datagrams)
+	}
+}
