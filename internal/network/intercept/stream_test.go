@@ -136,7 +136,11 @@ func TestOpaqueInsideTLS(t *testing.T) {
 	if e := w.event(); e.Proto != "opaque" || !e.TLS {
 		t.Errorf("%+v", e)
 	}
-	// HTTP in there is checked nevertheless.
+	// HTTP in there is checked nevertheless, where the server does not speak first.
+	silent := rawServer(t, func(c *net.TCPConn) {
+		io.Copy(io.Discard, tls.Server(c, &tls.Config{Certificates: []tls.Certificate{*cert}}))
+	})
+	w = newWorld(t, silent, 993, opaque, impatient)
 	if got := ask(t, w.dialTLS(), "GET / HTTP/1.1\r\nHost: other.test\r\n\r\n"); !strings.HasPrefix(got, "HTTP/1.1 403 ") {
 		t.Errorf("%q", got)
 	}
