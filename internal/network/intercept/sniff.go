@@ -141,6 +141,7 @@ func (f *flow) sniff(conn *replay, up net.Conn) (kind, net.Conn, error) {
 	defer conn.SetReadDeadline(time.Time{})
 
 	var server *peeked
+	var late time.Time // until when a guest that was silent first must have said what it speaks
 	for {
 		k := classify(first)
 		switch {
@@ -154,10 +155,10 @@ func (f *flow) sniff(conn *replay, up net.Conn) (kind, net.Conn, error) {
 			return k, server.give(up), fmt.Errorf("the guest's connection broke: %w", err)
 		case err != nil && server != nil && server.spoke():
 			return kindOther, server.give(up), nil
+		case err != nil && k == kindVague && f.may.Opaque:
+			return kindOther, server.give(up), nil
 		case err != nil && (!f.may.Opaque || server != nil):
 			return k, server.give(up), errSilent
-		case err != nil && k == kindVague:
-			return kindOther, up, nil
 		case err != nil:
 			if up == nil {
 				if up, err = f.dial(); err != nil {
@@ -169,7 +170,21 @@ func (f *flow) sniff(conn *replay, up net.Conn) (kind, net.Conn, error) {
 			conn.SetReadDeadline(short)
 			server = peek(up, func() { conn.SetReadDeadline(time.Unix(1, 0)) })
 		default:
+			if server != nil {
+				// The guest has begun after all, and is not waited for as long as
+				// a silent one.
+				if late.IsZero() {
+					late = time.Now().Add(f.limits.SniffTimeout)
+				}
+				short = late
+				if k == kindVague {
+					short = time.Now().Add(f.limits.OpaqueAfter)
+				}
+			}
 			conn.SetReadDeadline(short)
+			if server != nil && server.spoke() {
+				conn.SetReadDeadline(time.Unix(1, 0)) // it may have just before
+			}
 		}
 		if cap(first)-len(first) < 512 {
 			first = append(make([]byte, 0, 2*cap(first)), first...)

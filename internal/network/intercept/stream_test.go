@@ -41,6 +41,28 @@ func TestOpaque(t *testing.T) {
 	}
 }
 
+// A guest that begins late, with something short, is not waited for once more: its server waits for it.
+func TestOpaqueLateAndShort(t *testing.T) {
+	for _, first := range []string{"ruok", "x", "stats"} {
+		dialled := make(chan struct{})
+		w := newWorld(t, echoServer(t), 2181, opaque, impatient, func(w *world) {
+			dial := w.proxy.Dial
+			w.proxy.Dial = func(ctx context.Context, name string, port uint16) (net.Conn, error) {
+				defer close(dialled)
+				return dial(ctx, name, port)
+			}
+		})
+		c := w.dial()
+		<-dialled // the guest has been silent for too long
+		io.WriteString(c, first)
+		got := make([]byte, len(first))
+		if _, err := io.ReadFull(c, got); err != nil || string(got) != first {
+			t.Errorf("%q: got %q, %v", first, got, err)
+		}
+		c.Close()
+	}
+}
+
 func TestOpaqueNotAllowed(t *testing.T) {
 	for _, first := range []string{"SSH-2.0-x\r\n", "\x00\x00\x00\x08\x04\xd2\x16\x2f", "\x80"} {
 		w := newWorld(t, "127.0.0.1:1", 443)
