@@ -15,6 +15,7 @@ import (
 	"ravi/internal/backend"
 	"ravi/internal/network"
 	"ravi/internal/network/policy"
+	"ravi/internal/network/tap"
 	"ravi/internal/strictjson"
 )
 
@@ -242,7 +243,7 @@ const (
 
 // networkScript writes the gateway's certificate, and a bundle of it and those
 // that the image has, and says where names are answered.
-const networkScript = `set -e
+var networkScript = `set -e
 mkdir -p /etc/ravi
 cat >` + caPath + `
 : >` + bundlePath + `
@@ -254,6 +255,6 @@ for b in /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt; do
 	if [ -f "$b" ]; then cat ` + bundlePath + ` >"$b.ravi" && mv "$b.ravi" "$b"; fi
 done
 rm -f /etc/resolv.conf
-echo nameserver 192.168.127.1 >/etc/resolv.conf
+echo nameserver ` + tap.Sandbox.Gateway.String() + ` >/etc/resolv.conf
 chmod 0644 ` + caPath + ` ` + bundlePath + ` /etc/resolv.conf
 `

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -21,24 +22,11 @@ import (
 func peers(t *testing.T, n int) (ports, rules []string) {
 	t.Helper()
 	for i := range n {
-		l, err := net.Listen("tcp4", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { l.Close() })
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				if _, err := c.Read(make([]byte, 10)); err == nil {
-					fmt.Fprintf(c, "peer %d\n", i)
-				}
-				c.Close()
+		port := strconv.Itoa(onLoopback(t, func(c net.Conn) {
+			if _, err := c.Read(make([]byte, 10)); err == nil {
+				fmt.Fprintf(c, "peer %d\n", i)
 			}
-		}()
-		_, port, _ := net.SplitHostPort(l.Addr().String())
+		}))
 		ports, rules = append(ports, port), append(rules, "localhost:"+port, "127.0.0.1:"+port)
 	}
 	return ports, rules

@@ -17,8 +17,8 @@ import (
 	"ravi/sandbox"
 )
 
-// echoServer answers on loopback; the host's name for it is localhost, which the guest can only ask its gateway for.
-func echoServer(t *testing.T) (port int) {
+// onLoopback serves each connection to a port of loopback, and closes it.
+func onLoopback(t *testing.T, serve func(net.Conn)) (port int) {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -33,11 +33,17 @@ func echoServer(t *testing.T) (port int) {
 			}
 			go func() {
 				defer c.Close()
-				_, _ = io.Copy(c, c)
+				serve(c)
 			}()
 		}
 	}()
 	return l.Addr().(*net.TCPAddr).Port
+}
+
+// echoServer answers on loopback; the host's name for it is localhost, which the guest can only ask its gateway for.
+func echoServer(t *testing.T) (port int) {
+	t.Helper()
+	return onLoopback(t, func(c net.Conn) { _, _ = io.Copy(c, c) })
 }
 
 // client is a program that asks the gateway for localhost, connects there, and echoes lines of its input.

@@ -47,7 +47,7 @@ func NewGateway(c Config, dialer *dial.Client, roots *x509.CertPool) (*Gateway, 
 	}
 	g := &Gateway{
 		names: names.New([]byte(c.Seed)), ca: ca, events: newFeed(),
-		policy: c.effective(), flows: map[*flow]struct{}{},
+		policy: c.Effective(), flows: map[*flow]struct{}{},
 	}
 	g.proxy = &intercept.Proxy{
 		CA: ca, Decider: decider{g}, Roots: roots, Event: g.told,
@@ -65,7 +65,7 @@ func NewGateway(c Config, dialer *dial.Client, roots *x509.CertPool) (*Gateway, 
 func (g *Gateway) SetPolicy(c Config) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.policy = c.effective()
+	g.policy = c.Effective()
 	for f := range g.flows {
 		if !g.policy.Connect(f.name, f.addr, f.port).Allowed {
 			f.cut()

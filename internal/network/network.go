@@ -27,7 +27,8 @@ type Config struct {
 	Seed string `json:"seed"`
 }
 
-func (c Config) effective() policy.Effective { return c.Floor.Apply(c.Policy) }
+// Effective is the policy on its floor.
+func (c Config) Effective() policy.Effective { return c.Floor.Apply(c.Policy) }
 
 // Kind says what an Event is about.
 type Kind string

@@ -15,15 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pair runs a dialer and returns a client of it.
-func pair(t *testing.T, s *Server) *Client {
+// sockets are the two ends between a dialer and its client.
+func sockets(t *testing.T) (ends [2]*net.UnixConn) {
 	t.Helper()
-	before := goleak.IgnoreCurrent()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var ends [2]*net.UnixConn
 	for i, fd := range fds {
 		f := os.NewFile(uintptr(fd), "dialer")
 		c, err := net.FileConn(f)
@@ -33,6 +31,14 @@ func pair(t *testing.T, s *Server) *Client {
 		f.Close()
 		ends[i] = c.(*net.UnixConn)
 	}
+	return ends
+}
+
+// pair runs a dialer and returns a client of it.
+func pair(t *testing.T, s *Server) *Client {
+	t.Helper()
+	before := goleak.IgnoreCurrent()
+	ends := sockets(t)
 	over := make(chan error, 1)
 	go func() { over <- s.Serve(ends[0]) }()
 	client := NewClient(ends[1])
@@ -185,20 +191,7 @@ func TestDialerThatEnds(t *testing.T) {
 		close(hang)
 		return nil, ctx.Err()
 	}
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	conns := [2]*net.UnixConn{}
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "dialer")
-		c, err := net.FileConn(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		f.Close()
-		conns[i] = c.(*net.UnixConn)
-	}
+	conns := sockets(t)
 	go func() { _ = s.Serve(conns[0]) }()
 	c := NewClient(conns[1])
 	got := make(chan error, 1)

@@ -19,7 +19,6 @@ import (
 	"os"
 	"sync/atomic"
 
-	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/log"
 
 	"ravi/internal/confine"
@@ -50,6 +49,17 @@ func (p policies) next() (c network.Config, err error) {
 	return c, nil
 }
 
+// follow hands on each policy that comes, until none can come any more.
+func (p policies) follow(set func(network.Config)) error {
+	for {
+		c, err := p.next()
+		if err != nil {
+			return err
+		}
+		set(c)
+	}
+}
+
 // Gateway serves the sandbox's cable. It returns only with an error.
 func Gateway(uid uint32) error {
 	in := openPolicies()
@@ -66,11 +76,12 @@ func Gateway(uid uint32) error {
 	if err != nil {
 		return err
 	}
-	listener, err := net.FileListener(os.NewFile(6, "events"))
+	events := os.NewFile(6, "events")
+	listener, err := net.FileListener(events)
+	events.Close() // the listener has a copy
 	if err != nil {
 		return fmt.Errorf("the owner's socket: %w", err)
 	}
-	unix.Close(6)
 	err = confine.Process(confine.To{
 		UID: uid, GID: uid, Memory: gatewayMemory, Files: files,
 		// What the stack reads its device with.
@@ -91,16 +102,7 @@ func Gateway(uid uint32) error {
 	}
 	ended := make(chan error, 2)
 	go func() { ended <- g.Serve(listener) }()
-	go func() {
-		for {
-			c, err := in.next()
-			if err != nil {
-				ended <- err
-				return
-			}
-			g.SetPolicy(c)
-		}
-	}()
+	go func() { ended <- in.follow(g.SetPolicy) }()
 	return <-ended
 }
 
@@ -129,7 +131,7 @@ func Dialer(uid uint32) error {
 	}
 	var now atomic.Pointer[policy.Effective]
 	set := func(c network.Config) {
-		e := c.Floor.Apply(c.Policy)
+		e := c.Effective()
 		now.Store(&e)
 	}
 	set(config)
@@ -153,16 +155,7 @@ func Dialer(uid uint32) error {
 		}
 		ended <- fmt.Errorf("the gateway has ended")
 	}()
-	go func() {
-		for {
-			c, err := in.next()
-			if err != nil {
-				ended <- err
-				return
-			}
-			set(c)
-		}
-	}()
+	go func() { ended <- in.follow(set) }()
 	return <-ended
 }
 
