@@ -151,7 +151,7 @@ func (g *Gateway) told(e intercept.Event) {
 	out := Event{
 		Time: e.Time, Kind: KindFlow, Name: e.Name, Port: e.Port, Proto: e.Proto, TLS: e.TLS,
 		Method: e.Method, Path: e.Path, Status: e.Status, Allowed: e.Allowed, Rule: e.Rule, Why: e.Why, Hint: e.Hint,
-		BytesIn: e.BytesIn, BytesOut: e.BytesOut,
+		Secrets: e.Secrets, Alarm: e.Alarm, BytesIn: e.BytesIn, BytesOut: e.BytesOut,
 	}
 	if addr, err := netip.ParseAddr(e.Name); err == nil {
 		out.Name, out.Addr = "", addr

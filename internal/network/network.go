@@ -61,6 +61,12 @@ type Event struct {
 	Why     string `json:"why,omitempty"`
 	Hint    string `json:"hint,omitempty"`
 
+	// Secrets are the names of those whose values were put into the request.
+	Secrets []string `json:"secrets,omitempty"`
+	// Alarm says that a placeholder of a secret was sent to where it does not
+	// belong, which nothing does by accident.
+	Alarm bool `json:"alarm,omitempty"`
+
 	Lost int `json:"lost,omitempty"` // how many events are missing
 
 	BytesIn  int64 `json:"bytes_in,omitempty"`

@@ -48,6 +48,9 @@ type Event struct {
 	Why     string // what refused it or went wrong, for people
 	Hint    string // what would help, or empty
 
+	Secrets []string // names of those that were put into the request
+	Alarm   bool     // a placeholder was sent to where it does not belong
+
 	// Of a request the bytes of its body and of its response's, else all bytes
 	// of the connection. Out is what left the sandbox.
 	BytesIn, BytesOut int64
