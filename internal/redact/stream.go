@@ -1,0 +1,172 @@
+package redact
+
+import (
+	"io"
+)
+
+// chunk is how much is read, or put together for writing, at once.
+const chunk = 32 << 10
+
+// Reader is a stream without the secrets. It hands on every byte as soon as it cannot be part of a secret any more, so
+// what waits in it is never more than the beginning of one. It is for one goroutine.
+type Reader struct {
+	r     *Redactor
+	src   io.Reader
+	tally tally
+
+	buf     []byte
+	data    []byte // of buf: what was read and not handed on
+	plain   int    // so much of data may be handed on
+	next    *form  // what follows that
+	instead string // what goes out before data
+	err     error  // of src; it ends the stream
+}
+
+// Reader takes the secrets out of src. When src ends or fails, what was held back comes out before its error does.
+func (r *Redactor) Reader(src io.Reader) *Reader { return &Reader{r: r, src: src} }
+
+// Hits is how many secrets were taken out so far.
+func (r *Reader) Hits() int { return r.tally.hits }
+
+// Found are the names of the secrets that were taken out so far, each once.
+func (r *Reader) Found() []string { return r.tally.names(r.r) }
+
+// Read implements io.Reader.
+func (r *Reader) Read(p []byte) (int, error) {
+	if r.r == nil {
+		return r.src.Read(p)
+	}
+	if len(p) == 0 {
+		return 0, nil
+	}
+	for empty := 0; ; empty++ {
+		n := r.take(p)
+		switch {
+		case n > 0:
+			return n, nil
+		case r.err != nil:
+			return 0, r.err
+		case empty == 100:
+			return 0, io.ErrNoProgress
+		}
+		if r.fill() > 0 {
+			empty = 0
+		}
+	}
+}
+
+// take hands on what is decided.
+func (r *Reader) take(p []byte) (n int) {
+	for n < len(p) {
+		switch {
+		case r.instead != "":
+			k := copy(p[n:], r.instead)
+			n, r.instead = n+k, r.instead[k:]
+		case r.plain > 0:
+			k := copy(p[n:], r.data[:r.plain])
+			n, r.plain, r.data = n+k, r.plain-k, r.data[k:]
+		case r.next != nil:
+			r.tally.add(r.r, r.next)
+			r.instead, r.data = r.r.pairs[r.next.pair].Instead, r.data[len(r.next.text):]
+			r.plain, r.next = r.r.scan(r.data, r.err != nil)
+		default:
+			return n
+		}
+	}
+	return n
+}
+
+// fill reads more of src behind the data that waits.
+func (r *Reader) fill() int {
+	if r.buf == nil {
+		r.buf = make([]byte, r.r.longest+chunk)
+	}
+	held := copy(r.buf, r.data) // less than the longest form
+	n, err := r.src.Read(r.buf[held:])
+	r.data, r.err = r.buf[:held+n], err
+	r.plain, r.next = r.r.scan(r.data, err != nil)
+	return n
+}
+
+// Writer takes the secrets out of what is written to it. It is for one goroutine, and must be closed.
+type Writer struct {
+	r     *Redactor
+	dst   io.Writer
+	tally tally
+	held  []byte // the beginning of a secret, perhaps
+	err   error  // of dst, or closed
+}
+
+// Writer takes the secrets out of what goes to dst.
+func (r *Redactor) Writer(dst io.Writer) *Writer { return &Writer{r: r, dst: dst} }
+
+// Hits is how many secrets were taken out so far.
+func (w *Writer) Hits() int { return w.tally.hits }
+
+// Found are the names of the secrets that were taken out so far, each once.
+func (w *Writer) Found() []string { return w.tally.names(w.r) }
+
+// Write hands on to dst what cannot be part of a secret any more, and keeps the rest for the next call. After an error
+// of dst nothing more is written; how much of p arrived is then not known.
+func (w *Writer) Write(p []byte) (int, error) {
+	if w.err != nil {
+		return 0, w.err
+	}
+	if w.r == nil {
+		return w.dst.Write(p)
+	}
+	for rest := p; len(rest) > 0; {
+		if len(w.held) == 0 {
+			// p is looked at where it is, and only what waits is copied.
+			w.held = append(w.held, w.pass(rest, false)...)
+			break
+		}
+		n := min(len(rest), chunk)
+		w.held, rest = append(w.held, rest[:n]...), rest[n:]
+		w.held = w.held[:copy(w.held, w.pass(w.held, false))]
+	}
+	if w.err != nil {
+		return 0, w.err
+	}
+	return len(p), nil
+}
+
+// Close hands on what was held back. It does not close dst. A second one does nothing.
+func (w *Writer) Close() error {
+	if w.err == io.ErrClosedPipe {
+		return nil
+	}
+	if w.r != nil {
+		w.pass(w.held, true)
+		w.held = nil
+	}
+	err := w.err
+	w.err = io.ErrClosedPipe
+	return err
+}
+
+// pass writes what is decided of data, and gives back the rest.
+func (w *Writer) pass(data []byte, final bool) []byte {
+	for {
+		n, f := w.r.scan(data, final)
+		w.write(data[:n])
+		data = data[n:]
+		if f == nil {
+			return data
+		}
+		w.tally.add(w.r, f)
+		w.write([]byte(w.r.pairs[f.pair].Instead))
+		data = data[len(f.text):]
+	}
+}
+
+func (w *Writer) write(p []byte) {
+	if w.err != nil || len(p) == 0 {
+		return
+	}
+	n, err := w.dst.Write(p)
+	if err == nil && n < len(p) {
+		err = io.ErrShortWrite
+	}
+	w.err = err
+}
