@@ -7,8 +7,11 @@
 // the socket. So a gateway that was taken over reaches what the policy allows,
 // and nothing else.
 //
-// The dialer may resolve names and connect; it must not read from or write to
-// the connections that it makes.
+// Where connections leave through a proxy of the operator's (Proxy), it asks that
+// for the address that it checked, and hands over the socket when it is through.
+//
+// The dialer may resolve names and connect, and talk with the proxy; it must not
+// read from or write to the connections that it makes.
 package dial
 
 import (
@@ -26,6 +29,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"ravi/internal/network/policy"
 )
 
 // Code says what became of a request.
@@ -38,6 +43,8 @@ const (
 	Refused     Code = "refused"     // the other side refused the connection
 	Unreachable Code = "unreachable" // there is no way to it, or no answer in time
 	Busy        Code = "busy"        // too many requests at once
+	ProxyFailed Code = "proxy"       // the upstream proxy did not connect
+	NoProxy     Code = "no_proxy"    // the upstream proxy cannot be used at all
 )
 
 // Error is why there is no connection.
@@ -79,6 +86,8 @@ type Server struct {
 	Allow func(name string, addr netip.Addr, port uint16) error
 	// Check says whether a final address may be dialled for it.
 	Check func(name string, final netip.Addr, port uint16) error
+	// Upstream is the proxy to go through at this moment; nil, or a nil one: none.
+	Upstream func() *Upstream
 	// Lookup resolves a name; nil: the host's resolver.
 	Lookup func(ctx context.Context, name string) ([]netip.Addr, error)
 }
@@ -116,7 +125,7 @@ func (s *Server) Serve(conn *net.UnixConn) error {
 }
 
 func (s *Server) answer(ctx context.Context, conn *net.UnixConn, req request) {
-	c, err := s.dial(ctx, req)
+	c, to, err := s.dial(ctx, req)
 	if err != nil {
 		r := reply{ID: req.ID, Code: Unreachable, Error: err.Error()}
 		var e *Error
@@ -131,7 +140,6 @@ func (s *Server) answer(ctx context.Context, conn *net.UnixConn, req request) {
 	if err != nil {
 		return
 	}
-	to, _ := netip.ParseAddrPort(c.RemoteAddr().String())
 	_ = raw.Control(func(fd uintptr) { send(conn, reply{ID: req.ID, Addr: to}, int(fd)) })
 }
 
@@ -148,17 +156,31 @@ func send(conn *net.UnixConn, r reply, fd int) {
 	_, _, _ = conn.WriteMsgUnix(b, rights, nil)
 }
 
-func (s *Server) dial(ctx context.Context, req request) (*net.TCPConn, error) {
+// dial also returns the address that it connected to, or had the proxy connect
+// to, if it knows that.
+func (s *Server) dial(ctx context.Context, req request) (*net.TCPConn, netip.AddrPort, error) {
+	none := netip.AddrPort{}
 	if err := s.Allow(req.Name, req.Addr, req.Port); err != nil {
-		return nil, &Error{Denied, err.Error()}
+		return nil, none, &Error{Denied, err.Error()}
+	}
+	var up *Upstream
+	if s.Upstream != nil {
+		up = s.Upstream()
 	}
 	addrs := []netip.Addr{req.Addr}
 	if req.Name != "" {
 		var err error
-		if addrs, err = s.resolve(ctx, req.Name); err != nil {
-			return nil, err
+		addrs, err = s.resolve(ctx, req.Name)
+		if up.byName(req.Name, addrs, req.Port) {
+			c, err := s.dialName(ctx, up, req, addrs)
+			return c, none, err
+		}
+		if err != nil {
+			return nil, none, err
 		}
 	}
+	through, cancel := context.WithTimeout(ctx, proxyTime)
+	defer cancel()
 	var last error
 	for _, a := range addrs {
 		a = a.Unmap()
@@ -168,17 +190,45 @@ func (s *Server) dial(ctx context.Context, req request) (*net.TCPConn, error) {
 			}
 			continue
 		}
+		to := netip.AddrPortFrom(a, req.Port)
+		if !up.direct(req.Name, a, req.Port) {
+			c, err := up.connect(through, to.String())
+			if err == nil {
+				return c, to, nil
+			}
+			last = err
+			if e := (*Error)(nil); errors.As(err, &e) && e.Code == NoProxy {
+				break
+			}
+			continue
+		}
 		d := net.Dialer{Timeout: tryTime}
-		c, err := d.DialContext(ctx, "tcp", netip.AddrPortFrom(a, req.Port).String())
+		c, err := d.DialContext(ctx, "tcp", to.String())
 		if err == nil {
-			return c.(*net.TCPConn), nil
+			return c.(*net.TCPConn), to, nil
 		}
 		last = &Error{Unreachable, err.Error()}
 		if errors.Is(err, syscall.ECONNREFUSED) {
 			last = &Error{Refused, err.Error()}
 		}
 	}
-	return nil, last
+	return nil, none, last
+}
+
+// dialName leaves it to the proxy where a name leads. What the host knows of
+// that is checked all the same, all of it, since the proxy chooses.
+func (s *Server) dialName(ctx context.Context, up *Upstream, req request, addrs []netip.Addr) (*net.TCPConn, error) {
+	for _, a := range addrs {
+		if err := s.Check(req.Name, a.Unmap(), req.Port); err != nil {
+			return nil, &Error{Denied, err.Error()}
+		}
+	}
+	// It becomes part of what the proxy is asked, so it must be a name in any case.
+	name, err := policy.WireHost(req.Name)
+	if err != nil {
+		return nil, &Error{Denied, err.Error()}
+	}
+	return up.connect(ctx, net.JoinHostPort(name, fmt.Sprint(req.Port)))
 }
 
 func (s *Server) resolve(ctx context.Context, name string) ([]netip.Addr, error) {
