@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"time"
 
+	"ravi/internal/network/dial"
 	"ravi/internal/network/policy"
 )
 
@@ -25,6 +26,12 @@ type Config struct {
 	Floor  policy.Floor  `json:"floor"`
 	// Seed stands for the sandbox in the addresses that names get.
 	Seed string `json:"seed"`
+	// Proxy is what the dialer opens connections through; nil: nothing.
+	Proxy *dial.Proxy `json:"proxy,omitempty"`
+	// ExtraCAs are certificates, as PEM, that servers' may lead to besides the
+	// host's own, by the host that it holds for: a name, an address or *.name. Of
+	// several the name itself decides, then the longest.
+	ExtraCAs map[string]string `json:"extra_cas,omitempty"`
 }
 
 // Effective is the policy on its floor.

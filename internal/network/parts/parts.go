@@ -2,16 +2,17 @@
 // start: take the descriptors that they were born with, give up everything else,
 // and serve.
 //
-// A keeper starts both (keeper.Network). Descriptor 3 is where policies come, a
-// line of JSON each, the first one at once. The dialer's 4 is its socket. The
-// gateway's 4 is its end of that, 5 the sandbox's device, 6 a listening socket
-// for its owner.
+// A keeper starts both (keeper.Network). Descriptor 3 is a socket where policies
+// come, each as JSON in a file whose descriptor is sent, the first one at once.
+// The dialer's 4 is its socket, and its 5 a file with the credentials for an
+// upstream proxy, empty if there are none. The gateway's 4 is its end of that
+// socket, 5 the sandbox's device, 6 a listening socket for its owner.
 package parts
 
 import (
-	"bufio"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -19,6 +20,7 @@ import (
 	"os"
 	"sync/atomic"
 
+	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/log"
 
 	"ravi/internal/confine"
@@ -35,34 +37,64 @@ const (
 	files         = 8192
 )
 
-// policies reads the policies of this process.
-type policies struct{ lines *json.Decoder }
+// maxPolicy bounds a policy, in bytes. A keeper sends none that is larger.
+const maxPolicy = 1 << 20
 
-func openPolicies() policies {
-	return policies{json.NewDecoder(bufio.NewReader(os.NewFile(3, "policies")))}
+var errNoFile = errors.New("the network's policy came without a file")
+
+// policies is where the policies of this process come.
+type policies struct{ conn *net.UnixConn }
+
+func openPolicies() (policies, error) {
+	conn, err := packetSocket(3)
+	return policies{conn}, err
 }
 
 func (p policies) next() (c network.Config, err error) {
-	if err := p.lines.Decode(&c); err != nil {
+	rights := make([]byte, unix.CmsgSpace(4))
+	n, oob, _, _, err := p.conn.ReadMsgUnix(make([]byte, 1), rights)
+	if err != nil || n == 0 {
+		return c, errors.Join(errors.New("no more policies can come"), err)
+	}
+	messages, err := unix.ParseSocketControlMessage(rights[:oob])
+	if err != nil || len(messages) != 1 {
+		return c, errors.Join(errNoFile, err)
+	}
+	fds, err := unix.ParseUnixRights(&messages[0])
+	if err != nil || len(fds) != 1 {
+		return c, errors.Join(errNoFile, err)
+	}
+	f := os.NewFile(uintptr(fds[0]), "policy")
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxPolicy))
+	if err == nil {
+		err = json.Unmarshal(b, &c)
+	}
+	if err != nil {
 		return c, fmt.Errorf("the network's policy: %w", err)
 	}
 	return c, nil
 }
 
 // follow hands on each policy that comes, until none can come any more.
-func (p policies) follow(set func(network.Config)) error {
+func (p policies) follow(set func(network.Config) error) error {
 	for {
 		c, err := p.next()
+		if err == nil {
+			err = set(c)
+		}
 		if err != nil {
 			return err
 		}
-		set(c)
 	}
 }
 
 // Gateway serves the sandbox's cable. It returns only with an error.
 func Gateway(uid uint32) error {
-	in := openPolicies()
+	in, err := openPolicies()
+	if err != nil {
+		return err
+	}
 	config, err := in.next()
 	if err != nil {
 		return err
@@ -102,18 +134,38 @@ func Gateway(uid uint32) error {
 	}
 	ended := make(chan error, 2)
 	go func() { ended <- g.Serve(listener) }()
-	go func() { ended <- in.follow(g.SetPolicy) }()
+	go func() {
+		ended <- in.follow(func(c network.Config) error {
+			g.SetPolicy(c)
+			return nil
+		})
+	}()
 	return <-ended
+}
+
+// orders are what the dialer goes by.
+type orders struct {
+	policy   policy.Effective
+	upstream *dial.Upstream
 }
 
 // Dialer serves a gateway. It returns only with an error.
 func Dialer(uid uint32) error {
-	in := openPolicies()
+	in, err := openPolicies()
+	if err != nil {
+		return err
+	}
 	config, err := in.next()
 	if err != nil {
 		return err
 	}
 	socket, err := packetSocket(4)
+	if err != nil {
+		return err
+	}
+	file := os.NewFile(5, "credentials")
+	auth, err := dial.ReadAuth(file)
+	file.Close()
 	if err != nil {
 		return err
 	}
@@ -129,23 +181,34 @@ func Dialer(uid uint32) error {
 	if err != nil {
 		return fmt.Errorf("confining the dialer: %w", err)
 	}
-	var now atomic.Pointer[policy.Effective]
-	set := func(c network.Config) {
-		e := c.Effective()
-		now.Store(&e)
+	var now atomic.Pointer[orders]
+	set := func(c network.Config) error {
+		o := &orders{policy: c.Effective()}
+		if c.Proxy != nil {
+			up, err := dial.NewUpstream(*c.Proxy, auth)
+			if err != nil {
+				return err
+			}
+			o.upstream = up
+		}
+		now.Store(o)
+		return nil
 	}
-	set(config)
+	if err := set(config); err != nil {
+		return err
+	}
 	own := &policy.Addresses{}
 	s := &dial.Server{
 		Allow: func(name string, addr netip.Addr, port uint16) error {
-			if d := now.Load().Connect(name, addr, port); !d.Allowed {
+			if d := now.Load().policy.Connect(name, addr, port); !d.Allowed {
 				return fmt.Errorf("%w: %s", policy.ErrDenied, d.Why)
 			}
 			return nil
 		},
 		Check: func(name string, final netip.Addr, port uint16) error {
-			return now.Load().Dial(own, name, final, port)
+			return now.Load().policy.Dial(own, name, final, port)
 		},
+		Upstream: func() *dial.Upstream { return now.Load().upstream },
 	}
 	ended := make(chan error, 2)
 	go func() {
@@ -161,11 +224,11 @@ func Dialer(uid uint32) error {
 
 // packetSocket takes a descriptor that this process was born with.
 func packetSocket(fd int) (*net.UnixConn, error) {
-	f := os.NewFile(uintptr(fd), "dialer")
+	f := os.NewFile(uintptr(fd), "socket")
 	defer f.Close()
 	c, err := net.FileConn(f)
 	if err != nil {
-		return nil, fmt.Errorf("the dialer's socket: %w", err)
+		return nil, fmt.Errorf("the socket at descriptor %d: %w", fd, err)
 	}
 	return c.(*net.UnixConn), nil
 }
