@@ -1,0 +1,143 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Decision is what was decided about access.
+type Decision string
+
+// What can be decided. Unknown is for decisions of which only the number is known.
+const (
+	Allowed Decision = "allowed"
+	Denied  Decision = "denied"
+	Unknown Decision = "unknown"
+)
+
+// AuditRecord is one row of the audit. The package audit gives Prev and Hash their meaning.
+type AuditRecord struct {
+	Seq       int64           `json:"seq"` // 1, 2, 3, …
+	Time      time.Time       `json:"time"`
+	Action    string          `json:"action"`
+	Object    string          `json:"object,omitempty"`
+	Decision  Decision        `json:"decision"`
+	RunID     string          `json:"run_id,omitempty"`
+	SandboxID string          `json:"sandbox_id,omitempty"`
+	Rule      string          `json:"rule,omitempty"`   // that decided
+	Reason    string          `json:"reason,omitempty"` // for people
+	Detail    json.RawMessage `json:"detail,omitempty"` // JSON, or nothing
+	Count     int64           `json:"count"`            // how many decisions these were
+	Prev      string          `json:"prev"`
+	Hash      string          `json:"hash"`
+}
+
+// AuditFilter chooses rows of the audit; the zero filter chooses the first AuditPage of them.
+type AuditFilter struct {
+	RunID, SandboxID, Action, Object string   // empty: any
+	Decision                         Decision // empty: any
+	Since, Until                     time.Time
+	// After and Before bound the numbers of the rows, themselves excluded: where the next page begins. 0 is no bound.
+	After, Before int64
+	// Newest gives the newest rows first.
+	Newest bool
+	Limit  int // 0 is AuditPage
+}
+
+// AuditPage is how many rows of the audit are given at once unless told otherwise.
+const AuditPage = 1000
+
+const auditColumns = `seq, time, action, object, decision, run_id, sandbox_id, rule, reason, detail, count, prev, hash`
+
+// AppendAudit adds rows to the audit, all or none. chain gets the last row (the zero one if there is none), and gives
+// those that follow it; no other process adds any meanwhile.
+func (s *Store) AppendAudit(ctx context.Context, chain func(last AuditRecord) ([]AuditRecord, error)) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		found, err := collect(ctx, tx, scanAudit, `SELECT `+auditColumns+` FROM audit ORDER BY seq DESC LIMIT 1`)
+		if err != nil {
+			return err
+		}
+		var last AuditRecord
+		if len(found) > 0 {
+			last = found[0]
+		}
+		rows, err := chain(last)
+		if err != nil {
+			return err
+		}
+		insert, err := tx.PrepareContext(ctx, `INSERT INTO audit (`+auditColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`)
+		if err != nil {
+			return fmt.Errorf("cannot write to the audit: %w", err)
+		}
+		defer insert.Close()
+		for _, r := range rows {
+			if _, err := insert.ExecContext(ctx, r.Seq, r.Time.UnixMilli(), r.Action, r.Object, string(r.Decision), r.RunID, r.SandboxID,
+				r.Rule, r.Reason, string(r.Detail), r.Count, r.Prev, r.Hash); err != nil {
+				return fmt.Errorf("cannot write to the audit: %w", err)
+			}
+		}
+		return nil
+	})
+}
+
+// Audit gives the chosen rows of the audit in their order.
+func (s *Store) Audit(ctx context.Context, f AuditFilter) ([]AuditRecord, error) {
+	var where []string
+	var args []any
+	add := func(chosen bool, condition string, arg any) {
+		if chosen {
+			where, args = append(where, condition), append(args, arg)
+		}
+	}
+	add(f.RunID != "", `run_id = ?`, f.RunID)
+	add(f.SandboxID != "", `sandbox_id = ?`, f.SandboxID)
+	add(f.Action != "", `action = ?`, f.Action)
+	add(f.Object != "", `object = ?`, f.Object)
+	add(f.Decision != "", `decision = ?`, string(f.Decision))
+	add(!f.Since.IsZero(), `time >= ?`, f.Since.UnixMilli())
+	add(!f.Until.IsZero(), `time < ?`, f.Until.UnixMilli())
+	add(f.After > 0, `seq > ?`, f.After)
+	add(f.Before > 0, `seq < ?`, f.Before)
+	query := `SELECT ` + auditColumns + ` FROM audit`
+	if len(where) > 0 {
+		query += ` WHERE ` + strings.Join(where, ` AND `)
+	}
+	query += ` ORDER BY seq`
+	if f.Newest {
+		query += ` DESC`
+	}
+	limit := f.Limit
+	if limit <= 0 {
+		limit = AuditPage
+	}
+	return collect(ctx, s.db, scanAudit, query+` LIMIT ?`, append(args, limit)...)
+}
+
+// AuditEnd is the number of the last row that the audit ever had, 0 if it never had one.
+func (s *Store) AuditEnd(ctx context.Context) (int64, error) {
+	found, err := collect(ctx, s.db, func(rows *sql.Rows) (n int64, err error) { return n, rows.Scan(&n) },
+		`SELECT seq FROM sqlite_sequence WHERE name = 'audit'`)
+	if err != nil || len(found) == 0 {
+		return 0, err
+	}
+	return found[0], nil
+}
+
+func scanAudit(rows *sql.Rows) (AuditRecord, error) {
+	var r AuditRecord
+	var at int64
+	var decision, detail string
+	if err := rows.Scan(&r.Seq, &at, &r.Action, &r.Object, &decision, &r.RunID, &r.SandboxID, &r.Rule, &r.Reason, &detail,
+		&r.Count, &r.Prev, &r.Hash); err != nil {
+		return AuditRecord{}, err
+	}
+	r.Time, r.Decision = time.UnixMilli(at).UTC(), Decision(decision)
+	if detail != "" {
+		r.Detail = json.RawMessage(detail)
+	}
+	return r, nil
+}
