@@ -25,6 +25,9 @@ type Options struct {
 	Program string // the program ravi
 	Version string
 	Runs    int
+	// Connects is how many new connections are made, and Download how many MB
+	// are moved at once, to measure the network.
+	Connects, Download int
 	// Only are the measures to take, and Beside the programs to compare with;
 	// nil means all, and an empty Beside none.
 	Only, Beside []string
@@ -51,6 +54,15 @@ var measures = []measure{
 	{name: "memory", title: "idle memory, MB", unit: "MB"},
 	{name: "storm", title: "50 at once, each ms", unit: "ms"},
 	{name: "storm_all", title: "50 at once, all ms", unit: "ms"},
+	{name: "connect", title: "new connection, ms", unit: "ms"},
+	{name: "kept", title: "kept request, ms", unit: "ms"},
+	{name: "sse", title: "first event, ms", unit: "ms"},
+	{name: "http", title: "HTTP, MB/s", unit: "MB/s", higherIsBetter: true},
+	{name: "https1", title: "TLS, HTTP/1.1, MB/s", unit: "MB/s", higherIsBetter: true},
+	{name: "https2", title: "TLS, HTTP/2, MB/s", unit: "MB/s", higherIsBetter: true},
+	{name: "cable", title: "idle cable, KB", unit: "KB"},
+	{name: "netmem", title: "gateway, dialer, MB", unit: "MB"},
+	{name: netCrowd, title: "100 receive, ms", unit: "ms"},
 	{name: "version", title: "ravi --version, ms", unit: "ms"},
 }
 
@@ -74,6 +86,9 @@ func Measures() []string {
 	return out
 }
 
+// Groups are names for several measures at once.
+func Groups() []string { return []string{netAll} }
+
 // Besides are the names for Options.Beside.
 func Besides() []string { return []string{besideRunsc, besideDocker, besidePodman, besideBwrap} }
 
@@ -85,13 +100,19 @@ func (o Options) Validate() error {
 	if o.Runs < 1 || o.Runs > 10_000 {
 		return fmt.Errorf("%w: %d runs: it is 1 to 10000", ErrOptions, o.Runs)
 	}
+	if o.Connects < 1 || o.Connects > mostConnects {
+		return fmt.Errorf("%w: %d connections: it is 1 to %d", ErrOptions, o.Connects, mostConnects)
+	}
+	if o.Download < 1 || o.Download > mostDownload {
+		return fmt.Errorf("%w: downloads of %d MB: it is 1 to %d", ErrOptions, o.Download, mostDownload)
+	}
 	if o.Only != nil && len(o.Only) == 0 {
 		return fmt.Errorf("%w: no measure is named: it is %s", ErrOptions, strings.Join(Measures(), ", "))
 	}
 	for _, x := range []struct {
 		what         string
 		given, known []string
-	}{{"measure", o.Only, Measures()}, {"program to compare with", o.Beside, Besides()}} {
+	}{{"measure", o.Only, append(Groups(), Measures()...)}, {"program to compare with", o.Beside, Besides()}} {
 		for _, name := range x.given {
 			if !slices.Contains(x.known, name) {
 				return fmt.Errorf("%w: there is no %s %q: it is %s", ErrOptions, x.what, name, strings.Join(x.known, ", "))
@@ -143,6 +164,7 @@ func Run(ctx context.Context, o Options) (report *Report, err error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
+	o.Only = expand(o.Only)
 	b := &bench{Options: o, report: &Report{Version: o.Version, Started: time.Now().UTC(), Runs: o.Runs, Results: []Result{}, Skipped: []Skip{}}}
 	if b.report.Machine, err = thisMachine(); err != nil {
 		return nil, err
@@ -204,6 +226,8 @@ func (b *bench) measure(ctx context.Context) error {
 		{"cloning a repository", []string{"clone"}, b.clones},
 		{"memory", []string{"memory"}, b.memory},
 		{fmt.Sprintf("%d sandboxes at once", stormSize), []string{"storm"}, b.storm},
+		{"the network of a sandbox", netMeasures, b.network},
+		{fmt.Sprintf("%d sandboxes that receive at once", crowdSize), []string{netCrowd}, b.crowd},
 		{"the program's own start", []string{"version"}, b.versions},
 	} {
 		if !b.wantAny(phase.of...) {
@@ -226,7 +250,14 @@ func (b *bench) step(name string, do func() error) error {
 	return err
 }
 
-func (b *bench) want(name string) bool { return b.Only == nil || slices.Contains(b.Only, name) }
+// want says whether a measure is to be taken. The crowd needs a machine for
+// itself for minutes, and is asked for by name.
+func (b *bench) want(name string) bool {
+	if b.Only == nil {
+		return name != netCrowd
+	}
+	return slices.Contains(b.Only, name)
+}
 
 func (b *bench) wantAny(names ...string) bool { return slices.ContainsFunc(names, b.want) }
 

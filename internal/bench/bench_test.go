@@ -102,6 +102,35 @@ func nothingLeft(t *testing.T, home string) {
 	}
 }
 
+// Every measure of the network has samples, through the policy and beside it,
+// and the bytes that came were all there.
+func TestBenchNetwork(t *testing.T) {
+	home, cmd := ravi(t, "bench", "--json", "--runs", "1", "--only", "network", "--connections", "10", "--download", "2", "--beside", "none")
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s\n%s", err, out, &said)
+	}
+	var r bench.Report
+	if err := json.Unmarshal(out, &r); err != nil {
+		t.Fatalf("%v in %s", err, out)
+	}
+	samples := map[string]int{}
+	for _, x := range r.Results {
+		samples[x.Measure+" "+x.By] = len(x.Samples)
+	}
+	for what, n := range map[string]int{
+		"connect gvisor": 10, "connect copied": 1, "kept gvisor": 2000, "kept copied": 2000, "sse gvisor": 200, "sse copied": 200,
+		"http gvisor": 1, "http copied": 1, "https1 gvisor": 1, "https1 copied": 1, "https2 gvisor": 1, "https2 copied": 1, "cable stack alone": 1,
+	} {
+		if samples[what] != n {
+			t.Errorf("%s: %d samples, want %d", what, samples[what], n)
+		}
+	}
+	nothingLeft(t, home)
+}
+
 // Ctrl-C in the middle of things ends a run that leaves nothing either.
 func TestBenchInterrupted(t *testing.T) {
 	home, cmd := ravi(t, "bench", "--runs", "10000", "--only", "first,exec", "--beside", "runsc")
@@ -128,7 +157,7 @@ func TestBenchInterrupted(t *testing.T) {
 }
 
 func TestBenchRefuses(t *testing.T) {
-	for _, args := range [][]string{{"--runs", "0"}, {"--only", "speed"}, {"--only", ","}, {"--beside", "lxc"}} {
+	for _, args := range [][]string{{"--runs", "0"}, {"--only", "speed"}, {"--only", ","}, {"--connections", "0"}, {"--download", "0"}, {"--beside", "lxc"}} {
 		_, cmd := ravi(t, append([]string{"bench"}, args...)...)
 		out, err := cmd.CombinedOutput()
 		if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != 2 || !strings.Contains(string(out), "hint:") {

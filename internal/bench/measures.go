@@ -350,10 +350,8 @@ func (b *bench) idle(ctx context.Context, c contender) (err error) {
 			return failed(err)
 		}
 	}
-	select {
-	case <-time.After(settleTime):
-	case <-ctx.Done():
-		return ctx.Err()
+	if err := settle(ctx); err != nil {
+		return err
 	}
 	for _, s := range all {
 		mb, err := pssOf(s.pid())

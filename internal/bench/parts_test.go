@@ -34,9 +34,18 @@ func TestValidate(t *testing.T) {
 		"no measure":      {Options{Runs: 1, Only: []string{}}, "no measure"},
 		"unknown measure": {Options{Runs: 1, Only: []string{"exec", "speed"}}, `"speed"`},
 		"part of another": {Options{Runs: 1, Only: []string{"storm_all"}}, `"storm_all"`},
+		"the network":     {Options{Runs: 1, Only: []string{"network", "crowd"}}, ""},
+		"no connection":   {Options{Runs: 1, Connects: -1}, "-1 connections"},
+		"no download":     {Options{Runs: 1, Download: 20_000}, "20000 MB"},
 		"unknown program": {Options{Runs: 1, Beside: []string{"lxc"}}, `"lxc"`},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if c.o.Connects == 0 {
+				c.o.Connects = 1
+			}
+			if c.o.Download == 0 {
+				c.o.Download = 1
+			}
 			err := c.o.Validate()
 			if c.want == "" {
 				if err != nil {

@@ -18,7 +18,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 
 // sampleReport has everything that a report can show.
 func sampleReport() *Report {
-	b := &bench{Options: Options{Runs: 20}, report: &Report{
+	b := &bench{Options: Options{Runs: 20, Only: Measures()}, report: &Report{
 		Version: "v1", Runs: 20, Seconds: 83.4, Load: [2]float64{0.31, 1.5}, Started: time.Unix(1_700_000_000, 0).UTC(),
 		Machine: Machine{CPU: "A Processor With A Name That Goes On And On 9000 16-Core", Cores: 16, MemoryMB: 67_000, Kernel: "6.18.44", Root: true},
 		Results: []Result{}, Skipped: []Skip{},
@@ -45,6 +45,19 @@ func sampleReport() *Report {
 	several("read", ours, 0.25)
 	several("clone", ours, 800)
 	several("clone", bare, 420)
+	several("connect", ours, 12.1, 12.2, 12, 12.3, 40)
+	several("connect", copied, 10, 10.1, 10.2, 9.9, 10)
+	several("kept", ours, 1.31)
+	several("kept", copied, 1)
+	several("sse", ours, 3)
+	several("sse", copied, 0.9)
+	several("http", ours, 161)
+	several("http", copied, 200)
+	several("https1", ours, 81)
+	several("https2", ours, 79)
+	several("cable", stackAlone, 193)
+	several("netmem", atRest, 18.7)
+	several(netCrowd, ours, 100, 100, 500)
 	b.fail("first", besideDocker, errors.New("docker: exit status 125:\nno room\x1b[31m"))
 	b.fail("output", "host backend", errors.New("it did not work"))
 	b.skip(besidePodman, errMissing)
@@ -86,6 +99,10 @@ func TestGoals(t *testing.T) {
 	want := map[string]bool{
 		"first output, as plain runsc": true, "exec, as 1.3 spawns inside and 2 ms": true,
 		"output": true, "memory, idle": false, "ravi --version": true,
+		"new connection, as 1.3 copied": true, "new connection, p99, as 3 p50": false, "new connection, the worst: no stall": true,
+		"kept request, as 1.3 copied": false, "a first event, as copied and 2 ms": false, "HTTP, as 0.8 of what is copied": true,
+		"HTTP/1.1 intercepted, as half of that": true, "HTTP/2 intercepted, as half of that": false, "idle cable": true,
+		"100 receive, the slowest, as 3 means": true,
 	}
 	if diff := cmp.Diff(want, met); diff != "" {
 		t.Error(diff)

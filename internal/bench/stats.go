@@ -55,3 +55,12 @@ func percentile(s []float64, p int) float64 {
 	rank := int(math.Ceil(float64(len(s)*p) / 100))
 	return s[max(rank, 1)-1]
 }
+
+// mean is the average of samples, of which there is one at least.
+func mean(samples []float64) float64 {
+	sum := 0.0
+	for _, v := range samples {
+		sum += v
+	}
+	return sum / float64(len(samples))
+}
