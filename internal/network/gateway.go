@@ -25,7 +25,11 @@ type Gateway struct {
 
 	mu     sync.Mutex
 	policy policy.Effective
-	flows  map[*flow]struct{}
+	// trusted is whom servers may have their certificates from; system without
+	// what is set for some hosts.
+	system  *x509.CertPool
+	trusted authorities
+	flows   map[*flow]struct{}
 }
 
 // flow is a connection that is open.
@@ -39,18 +43,23 @@ type flow struct {
 var _ cable.Handler = (*Gateway)(nil)
 
 // NewGateway makes a gateway. dialer opens its connections, and roots are what
-// servers' certificates must lead to; nil: the system's.
+// servers' certificates must lead to, besides Config.ExtraCAs; nil: the system's.
 func NewGateway(c Config, dialer *dial.Client, roots *x509.CertPool) (*Gateway, error) {
 	ca, err := intercept.NewCA(time.Now)
 	if err != nil {
 		return nil, fmt.Errorf("making the sandbox's certificate authority: %w", err)
 	}
+	if roots == nil {
+		if roots, err = x509.SystemCertPool(); err != nil {
+			return nil, fmt.Errorf("the host's certificate authorities: %w", err)
+		}
+	}
 	g := &Gateway{
 		names: names.New([]byte(c.Seed)), ca: ca, events: newFeed(),
-		policy: c.Effective(), flows: map[*flow]struct{}{},
+		policy: c.Effective(), flows: map[*flow]struct{}{}, system: roots, trusted: newAuthorities(roots, c.ExtraCAs),
 	}
 	g.proxy = &intercept.Proxy{
-		CA: ca, Decider: decider{g}, Roots: roots, Event: g.told,
+		CA: ca, Decider: decider{g}, Roots: g.roots, Event: g.told,
 		Dial: func(ctx context.Context, name string, port uint16) (net.Conn, error) {
 			if addr, err := netip.ParseAddr(name); err == nil {
 				return dialer.Dial(ctx, "", addr, port)
@@ -65,7 +74,7 @@ func NewGateway(c Config, dialer *dial.Client, roots *x509.CertPool) (*Gateway, 
 func (g *Gateway) SetPolicy(c Config) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.policy = c.Effective()
+	g.policy, g.trusted = c.Effective(), newAuthorities(g.system, c.ExtraCAs)
 	for f := range g.flows {
 		if !g.policy.Connect(f.name, f.addr, f.port).Allowed {
 			f.cut()
@@ -77,6 +86,12 @@ func (g *Gateway) now() policy.Effective {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.policy
+}
+
+func (g *Gateway) roots(host string) *x509.CertPool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.trusted.of(host)
 }
 
 // Resolve answers a name that the policy allows.

@@ -21,6 +21,15 @@ import (
 // gateway is one whose dialer refuses everything.
 func gateway(t *testing.T, rules ...string) *Gateway {
 	t.Helper()
+	return gatewayOf(t, config(t, rules...), &dial.Server{
+		Allow: func(string, netip.Addr, uint16) error { return policy.ErrDenied },
+		Check: func(string, netip.Addr, uint16) error { return policy.ErrDenied },
+	})
+}
+
+// gatewayOf is one with this dialer.
+func gatewayOf(t *testing.T, c Config, s *dial.Server) *Gateway {
+	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -35,14 +44,10 @@ func gateway(t *testing.T, rules ...string) *Gateway {
 		f.Close()
 		ends[i] = c.(*net.UnixConn)
 	}
-	s := &dial.Server{
-		Allow: func(string, netip.Addr, uint16) error { return policy.ErrDenied },
-		Check: func(string, netip.Addr, uint16) error { return policy.ErrDenied },
-	}
 	go func() { _ = s.Serve(ends[0]) }()
 	client := dial.NewClient(ends[1])
 	t.Cleanup(func() { client.Close(); ends[0].Close() })
-	g, err := NewGateway(config(t, rules...), client, nil)
+	g, err := NewGateway(c, client, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -80,6 +80,11 @@ func pool(ca *CA) *x509.CertPool {
 	return p
 }
 
+// always is the same for every host.
+func always(p *x509.CertPool) func(string) *x509.CertPool {
+	return func(string) *x509.CertPool { return p }
+}
+
 // newWorld serves what server, a TCP address, has.
 func newWorld(t *testing.T, server string, port uint16, change ...func(*world)) *world {
 	t.Helper()
@@ -96,7 +101,7 @@ func newWorld(t *testing.T, server string, port uint16, change ...func(*world)) 
 		return dialed
 	}
 	w.proxy = &Proxy{
-		CA: ca, Decider: w.rules, Roots: pool(serverCA()),
+		CA: ca, Decider: w.rules, Roots: always(pool(serverCA())),
 		Event: func(e Event) { w.events <- e },
 		Dial: func(ctx context.Context, name string, got uint16) (net.Conn, error) {
 			mu.Lock()

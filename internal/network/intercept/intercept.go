@@ -104,9 +104,11 @@ type Proxy struct {
 	// Dial connects to what a name stands for. The addresses that may be
 	// dialled are its concern. If a connection has CloseWrite and SetLinger, as
 	// *net.TCPConn has, then half-closes and resets are handed on.
-	Dial   func(ctx context.Context, name string, port uint16) (net.Conn, error)
-	Roots  *x509.CertPool // what servers' certificates must lead to; nil for the system's
-	Event  func(Event)    // called from many goroutines at once; may be nil
+	Dial func(ctx context.Context, name string, port uint16) (net.Conn, error)
+	// Roots is what the certificate of a host must lead to; nil, for one or all: the
+	// system's.
+	Roots  func(host string) *x509.CertPool
+	Event  func(Event) // called from many goroutines at once; may be nil
 	Limits Limits
 
 	once  sync.Once

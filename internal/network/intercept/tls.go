@@ -3,6 +3,7 @@ package intercept
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -143,6 +144,14 @@ func (f *flow) serveInner(guest *tls.Conn, up *tls.Conn, dialErr error) {
 	f.serveKind(kind, conn, server)
 }
 
+// roots are what the server's certificate must lead to.
+func (f *flow) roots() *x509.CertPool {
+	if f.Roots == nil {
+		return nil
+	}
+	return f.Roots(f.name)
+}
+
 // dialTLS connects upstream, on up if that is there, and verifies that the
 // server is who the name says.
 func (f *flow) dialTLS(up net.Conn, protos []string) (*tls.Conn, error) {
@@ -155,7 +164,7 @@ func (f *flow) dialTLS(up net.Conn, protos []string) (*tls.Conn, error) {
 	conn := tls.Client(up, &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		ServerName: f.name,
-		RootCAs:    f.Roots,
+		RootCAs:    f.roots(),
 		NextProtos: protos,
 	})
 	ctx, cancel := context.WithTimeout(f.ctx, f.limits.DialTimeout)
