@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"ravi/internal/network/policy"
 )
@@ -108,6 +109,7 @@ type Upstream struct {
 	scheme  string
 	address string // HOST:PORT of the proxy
 	auth    *Auth
+	wait    time.Duration // for its answer
 }
 
 // NewUpstream is the proxy with the credentials for it; auth may be nil.
@@ -119,7 +121,7 @@ func NewUpstream(p Proxy, auth *Auth) (*Upstream, error) {
 	if u.Scheme == "socks5" && auth != nil && (len(auth.user) > 255 || len(auth.password) > 255) {
 		return nil, errors.New("the proxy's credentials (network.proxy_auth_file): a SOCKS5 proxy takes at most 255 bytes each of user and password")
 	}
-	return &Upstream{proxy: p, scheme: u.Scheme, address: net.JoinHostPort(u.Hostname(), u.Port()), auth: auth}, nil
+	return &Upstream{proxy: p, scheme: u.Scheme, address: net.JoinHostPort(u.Hostname(), u.Port()), auth: auth, wait: answerTime}, nil
 }
 
 // String names the proxy for people.

@@ -33,7 +33,7 @@ func (u *Upstream) connect(ctx context.Context, target string) (*net.TCPConn, er
 		return nil, u.broken("cannot be reached: %v; it is set as network.proxy in config.json", cause(err))
 	}
 	conn := raw.(*net.TCPConn)
-	_ = conn.SetDeadline(time.Now().Add(answerTime))
+	_ = conn.SetDeadline(time.Now().Add(u.wait))
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if u.scheme == "socks5" {
@@ -117,9 +117,9 @@ func (u *Upstream) httpConnect(conn *net.TCPConn, target string) error {
 	switch {
 	case status/100 == 2:
 		return nil
-	case status == http.StatusProxyAuthRequired:
+	case status == http.StatusProxyAuthRequired, status == http.StatusUnauthorized: // some say the latter of wrong credentials
 		return u.broken("refuses %s: %s; it %s", target, text, u.authHint())
-	case status == http.StatusForbidden || status == http.StatusMethodNotAllowed || status == http.StatusBadRequest:
+	case status == http.StatusForbidden, status == http.StatusMethodNotAllowed, status == http.StatusBadRequest:
 		return u.failed("refuses %s: %s%s", target, text, u.byNameHint(target))
 	}
 	return u.failed("does not connect to %s: %s", target, text)
