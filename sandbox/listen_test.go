@@ -42,13 +42,13 @@ func TestHungUpGatewayIsCalledAgain(t *testing.T) {
 	event := func(name string) network.Message { return network.Message{Event: &network.Event{Name: name}} }
 	lost := event("third")
 	lost.Lost = 7
-	s := &Sandbox{inst: &hangingUp{speeches: [][]network.Message{{event("first"), event("second")}, {}, {lost, event("fourth")}}}}
-	conn, in, greeting, err := s.greet(t.Context())
-	if err != nil || greeting.CA != "certificate" {
-		t.Fatalf("%+v %v", greeting, err)
-	}
+	gateway := &hangingUp{speeches: [][]network.Message{{event("first"), event("second")}, {}, {lost, event("fourth")}}}
 	var heard []NetEvent
-	s.listen(t.Context(), conn, in, func(e NetEvent) { heard = append(heard, e) })
+	l, certificate, err := newLine(t.Context(), gateway.DialEvents, func(e NetEvent) { heard = append(heard, e) })
+	if err != nil || certificate != "certificate" {
+		t.Fatalf("%q %v", certificate, err)
+	}
+	<-l.over
 	want := []string{"first", "second", "", "third", "fourth"}
 	if len(heard) != len(want) {
 		t.Fatalf("heard %+v", heard)
@@ -61,19 +61,54 @@ func TestHungUpGatewayIsCalledAgain(t *testing.T) {
 }
 
 // Whoever lets go of a sandbox hears no more, and does not hold the line for the next owner.
-func TestHearNoMore(t *testing.T) {
+func TestHangUp(t *testing.T) {
 	ours, theirs := net.Pipe()
 	defer theirs.Close()
-	s := &Sandbox{inst: &hangingUp{}}
-	ctx, stop := context.WithCancel(t.Context())
-	s.told, s.stopHearing = make(chan struct{}), stop
-	go func() {
-		defer close(s.told)
-		s.listen(ctx, ours, bufio.NewReader(ours), nil)
-	}()
-	s.hearNoMore()
+	go json.NewEncoder(theirs).Encode(network.Message{CA: "certificate"})
+	l, _, err := newLine(t.Context(), func(context.Context) (net.Conn, error) { return ours, nil }, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.hangUp()
 	if _, err := theirs.Write([]byte("x")); err == nil {
 		t.Error("the line is still open")
 	}
-	s.hearNoMore() // once more does no harm
+	l.hangUp() // once more does no harm
+}
+
+// An order is said again to a gateway that hung up before it answered, and an answer that comes too late is not the
+// next order's.
+func TestOrderIsSaidAgain(t *testing.T) {
+	calls := make(chan net.Conn)
+	l, err := func() (*line, error) {
+		go func() { json.NewEncoder(<-calls).Encode(network.Message{CA: "certificate"}) }()
+		l, _, err := newLine(t.Context(), func(ctx context.Context) (net.Conn, error) {
+			ours, theirs := net.Pipe()
+			select {
+			case calls <- theirs:
+				return ours, nil
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			}
+		}, nil)
+		return l, err
+	}()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.hangUp()
+	first := l.now()
+	done := make(chan error, 1)
+	go func() { done <- l.order(t.Context(), network.Order{}) }()
+	first.conn.Close() // whether it was said by then or not
+	second := <-calls
+	out := json.NewEncoder(second)
+	out.Encode(network.Message{CA: "certificate"})
+	if _, err := bufio.NewReader(second).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	out.Encode(network.Message{Done: true, Error: "no"})
+	if err := <-done; err == nil || err.Error() != "no" {
+		t.Errorf("the order gave %v", err)
+	}
 }

@@ -1,13 +1,11 @@
 package sandbox
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -95,7 +93,7 @@ func (s *Sandbox) networkConfig(a AllowNet) (json.RawMessage, error) {
 
 // HasNetwork says that the sandbox was made with a network that decides on what
 // it may reach. The host backend has none: what runs there uses the host's own.
-func (s *Sandbox) HasNetwork() bool { return s.networked }
+func (s *Sandbox) HasNetwork() bool { return s.line != nil }
 
 // SetAllowNet replaces what the sandbox may reach. Connections that it does not
 // allow any more are cut. A sandbox that was made without a network gets none, and
@@ -115,17 +113,16 @@ func (s *Sandbox) SetAllowNet(ctx context.Context, a AllowNet) error {
 // setUpNetwork lets what runs in the sandbox use its network: where names are
 // answered, and whom to trust.
 func (s *Sandbox) setUpNetwork(ctx context.Context, hear func(NetEvent)) error {
-	conn, in, greeting, err := s.greet(ctx)
-	if err != nil {
+	var certificate string
+	var err error
+	if s.line, certificate, err = newLine(ctx, s.inst.DialEvents, hear); err != nil {
 		return fmt.Errorf("its network gateway: %w", err)
 	}
-	listening, stop := context.WithCancel(context.Background())
-	s.told, s.stopHearing = make(chan struct{}), stop
-	go func() {
-		defer close(s.told)
-		s.listen(listening, conn, in, hear)
-	}()
-	res, err := s.Exec(ctx, Cmd{Args: []string{"/bin/sh", "-c", networkScript}, User: "root", GuestDir: "/", Stdin: strings.NewReader(greeting.CA)})
+	if err := s.giveSecrets(ctx); err != nil {
+		return err
+	}
+	res, err := s.Exec(ctx, Cmd{Args: []string{"/bin/sh", "-c", networkScript}, User: "root", GuestDir: "/", Stdin: strings.NewReader(certificate),
+		Env: map[string]string{"GIT": s.gitCredentials()}})
 	if err != nil || res.ExitCode != 0 {
 		return errors.Join(err, fmt.Errorf("setting up its network failed with status %d: %s", res.ExitCode, res.Text(1000)))
 	}
@@ -136,6 +133,7 @@ func (s *Sandbox) setUpNetwork(ctx context.Context, hear func(NetEvent)) error {
 		env[name] = bundlePath
 	}
 	env["NODE_EXTRA_CA_CERTS"] = caPath // which adds to those that Node has
+	s.secretVariables(env)
 	body, err := json.Marshal(map[string]any{"envVars": env, "timestamp": time.Now().UTC().Format(time.RFC3339Nano)})
 	if err != nil {
 		return err
@@ -154,85 +152,6 @@ func (s *Sandbox) setUpNetwork(ctx context.Context, hear func(NetEvent)) error {
 		return fmt.Errorf("its guest agent does not take the network's variables: %s", out.Status)
 	}
 	return nil
-}
-
-var errNoGreeting = errors.New("it says nothing")
-
-// hearNoMore ends the listening, and waits for it.
-func (s *Sandbox) hearNoMore() {
-	if s.told != nil {
-		s.stopHearing()
-		<-s.told
-	}
-}
-
-// hearTheRest waits until what the gateway of a sandbox that has ended told is
-// heard.
-func (s *Sandbox) hearTheRest() {
-	if s.told == nil {
-		return
-	}
-	select {
-	case <-s.told:
-	case <-time.After(5 * time.Second):
-	}
-	s.hearNoMore()
-}
-
-// greet connects to the gateway's events.
-func (s *Sandbox) greet(ctx context.Context) (net.Conn, *bufio.Reader, network.Message, error) {
-	conn, err := s.inst.DialEvents(ctx)
-	if err != nil {
-		return nil, nil, network.Message{}, err
-	}
-	in := bufio.NewReader(conn)
-	greeting, err := readMessage(in)
-	if err != nil || greeting.CA == "" {
-		conn.Close()
-		return nil, nil, greeting, errors.Join(err, errNoGreeting)
-	}
-	return conn, in, greeting, nil
-}
-
-// listen passes on what the gateway tells, until ctx or the sandbox ends. A
-// gateway that could not get rid of its events in time, since this process was
-// stopped, hangs up; it keeps what it can until it is called again.
-func (s *Sandbox) listen(ctx context.Context, conn net.Conn, in *bufio.Reader, hear func(NetEvent)) {
-	for {
-		hangUp := context.AfterFunc(ctx, func() { conn.Close() })
-		for {
-			m, err := readMessage(in)
-			if err != nil {
-				break
-			}
-			if hear == nil {
-				continue
-			}
-			if m.Lost > 0 {
-				hear(NetEvent{Time: time.Now(), Kind: network.KindLost, Lost: m.Lost, Why: "there were more events at once than are kept"})
-			}
-			if m.Event != nil {
-				hear(*m.Event)
-			}
-		}
-		hangUp()
-		conn.Close()
-		if ctx.Err() != nil {
-			return
-		}
-		var err error
-		if conn, in, _, err = s.greet(ctx); err != nil {
-			return // it has ended
-		}
-	}
-}
-
-func readMessage(r *bufio.Reader) (m network.Message, err error) {
-	line, err := r.ReadBytes('\n')
-	if err != nil {
-		return m, err
-	}
-	return m, json.Unmarshal(line, &m)
 }
 
 // Where the certificates are, inside.
@@ -256,5 +175,13 @@ for b in /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt; do
 done
 rm -f /etc/resolv.conf
 echo nameserver ` + tap.Sandbox.Gateway.String() + ` >/etc/resolv.conf
+if [ -n "$GIT" ]; then
+	printf %s "$GIT" >/etc/ravi/gitconfig
+	case "$(cat /etc/gitconfig 2>/dev/null)" in
+	*/etc/ravi/gitconfig*) ;;
+	*) printf '[include]\n\tpath = /etc/ravi/gitconfig\n' >>/etc/gitconfig ;;
+	esac
+	chmod 0644 /etc/gitconfig /etc/ravi/gitconfig
+fi
 chmod 0644 ` + caPath + ` ` + bundlePath + ` /etc/resolv.conf
 `

@@ -45,13 +45,12 @@ type Sandbox struct {
 	user      string
 	env       map[string]string // for the caller's own commands; host backend only
 	floor     policy.Floor      // what the operator decided about the network
-	networked bool
 	inst      backend.Instance
 	client    *guestapi.Client
 	record    Recorder
 
-	told        chan struct{} // closed when no more is heard of the network; nil without one
-	stopHearing context.CancelFunc
+	line    *line // to the network's gateway; nil without one
+	secrets secrets
 
 	closeOnce sync.Once
 	closeErr  error
@@ -82,6 +81,7 @@ type options struct {
 	checkpoint string
 	netEvents  func(NetEvent)
 	netFloor   json.RawMessage
+	secrets    []Secret
 }
 
 // Option changes how Open works.
@@ -156,6 +156,9 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (*S
 	if name == BackendHost {
 		sb.onHost(dir)
 	}
+	if err := sb.takeSecrets(o.secrets, o.checkpoint); err != nil {
+		return fail("config", err, "see docs/secrets.md for what a secret can be")
+	}
 	mounts, err := sb.mounts(o.home, workspace)
 	if err != nil {
 		return fail("workspace", err, "")
@@ -191,7 +194,6 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (*S
 		ended(keeper.ReasonFailed)
 		return fail("config", fmt.Errorf("allow_net: %w", err), "see docs/network.md for what a rule looks like")
 	}
-	sb.networked = net != nil
 	sb.inst, err = be.Create(create, backend.Spec{
 		ID: sb.ID, Dir: dir, Home: o.home, Image: cfg.Image,
 		CPUs: cfg.CPUs, Memory: int64(cfg.MemoryMiB) << 20, Disk: disk << 30, Processes: MaxProcesses,
@@ -368,14 +370,17 @@ func (s *Sandbox) Resume(ctx context.Context) error {
 // Checkpoint saves the sandbox's state (memory, processes, files) in dir, from
 // which WithCheckpoint restores it, also more than once. The sandbox goes on.
 func (s *Sandbox) Checkpoint(ctx context.Context, dir string) error {
-	return s.explain(ctx, s.inst.Checkpoint(ctx, dir))
+	if err := s.inst.Checkpoint(ctx, dir); err != nil {
+		return s.explain(ctx, err)
+	}
+	return s.savePlaceholders(dir)
 }
 
 // Detach lets go of the sandbox without ending it. It lives on for the grace
 // that it was opened with.
 func (s *Sandbox) Detach() {
 	s.inst.Detach()
-	s.hearNoMore()
+	s.line.hangUp()
 	s.client.HTTP.CloseIdleConnections()
 }
 
@@ -386,7 +391,7 @@ func (s *Sandbox) Close() error {
 		ctx, cancel := context.WithTimeoutCause(context.Background(), 30*time.Second, errors.New("it did not end within 30 s"))
 		defer cancel()
 		s.closeErr = s.inst.Close(ctx)
-		s.hearTheRest()
+		s.line.hearTheRest()
 		s.client.HTTP.CloseIdleConnections()
 		if s.record != nil {
 			s.closeErr = errors.Join(s.closeErr, s.record.Ended(ctx, s.ID, s.inst.End().Reason))

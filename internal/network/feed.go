@@ -1,11 +1,15 @@
 package network
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"sync"
 	"time"
+
+	"ravi/internal/network/inject"
 )
 
 // keep is how many events wait for somebody to take them.
@@ -59,34 +63,94 @@ func (g *Gateway) Serve(l net.Listener) error {
 	}
 }
 
+// Order is what an owner says on the socket where it hears of events, a line of
+// JSON each. Orders are answered in their turn.
+type Order struct {
+	// Secrets are those that the sandbox has from now on.
+	Secrets []inject.Secret `json:"secrets"`
+}
+
+// maxOrder bounds an Order, in bytes.
+const maxOrder = 4 << 20
+
 // tell serves one owner until it is gone.
 func (g *Gateway) tell(c net.Conn) {
 	defer c.Close()
-	gone := make(chan struct{})
+	gone, answers := make(chan struct{}), make(chan Message)
+	stop := make(chan struct{})
+	defer close(stop)
 	go func() {
 		defer close(gone)
-		_, _ = c.Read(make([]byte, 1)) // nothing is ever sent here
+		in := bufio.NewReader(c)
+		for {
+			order, err := readOrder(in)
+			if err != nil {
+				return
+			}
+			done := Message{Done: true}
+			if err := g.secrets.Replace(order.Secrets); err != nil {
+				done.Error = err.Error()
+			}
+			select {
+			case answers <- done:
+			case <-stop:
+				return
+			}
+		}
 	}()
 	out := json.NewEncoder(c)
-	if out.Encode(Message{CA: string(g.ca.PEM())}) != nil {
+	send := func(m Message) bool {
+		_ = c.SetWriteDeadline(time.Now().Add(10 * time.Second))
+		return out.Encode(m) == nil
+	}
+	if !send(Message{CA: string(g.ca.PEM())}) {
 		return
 	}
 	for {
 		events, lost, change := g.events.take()
-		if len(events) == 0 {
-			select {
-			case <-change:
-				continue
-			case <-gone:
-				return
-			}
-		}
 		for i := range events {
-			_ = c.SetWriteDeadline(time.Now().Add(10 * time.Second))
-			if out.Encode(Message{Event: &events[i], Lost: lost}) != nil {
+			if !send(Message{Event: &events[i], Lost: lost}) {
 				return
 			}
 			lost = 0
 		}
+		if len(events) > 0 {
+			change = again
+		}
+		// Of what is there one is chosen by lot: a guest that makes events
+		// without end does not keep its owner from an answer.
+		select {
+		case <-change:
+		case m := <-answers:
+			if !send(m) {
+				return
+			}
+		case <-gone:
+			return
+		}
 	}
+}
+
+// again is a channel that never waits.
+var again = func() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+func readOrder(in *bufio.Reader) (o Order, err error) {
+	var line []byte
+	for {
+		part, err := in.ReadSlice('\n')
+		if line = append(line, part...); len(line) > maxOrder {
+			return o, fmt.Errorf("an order of more than %d bytes", maxOrder)
+		}
+		if err == nil {
+			break
+		}
+		if err != bufio.ErrBufferFull {
+			return o, err
+		}
+	}
+	return o, json.Unmarshal(line, &o)
 }

@@ -11,6 +11,7 @@ import (
 
 	"ravi/internal/network/cable"
 	"ravi/internal/network/dial"
+	"ravi/internal/network/inject"
 	"ravi/internal/network/intercept"
 	"ravi/internal/network/names"
 	"ravi/internal/network/policy"
@@ -22,6 +23,8 @@ type Gateway struct {
 	proxy  *intercept.Proxy
 	ca     *intercept.CA
 	events *feed
+	// secrets are put into requests; their owner sends them (Order).
+	secrets inject.Set
 
 	mu     sync.Mutex
 	policy policy.Effective
@@ -59,7 +62,7 @@ func NewGateway(c Config, dialer *dial.Client, roots *x509.CertPool) (*Gateway, 
 		policy: c.Effective(), flows: map[*flow]struct{}{}, system: roots, trusted: newAuthorities(roots, c.ExtraCAs),
 	}
 	g.proxy = &intercept.Proxy{
-		CA: ca, Decider: decider{g}, Roots: g.roots, Event: g.told,
+		CA: ca, Decider: decider{g}, Roots: g.roots, Secrets: &g.secrets, Event: g.told,
 		Dial: func(ctx context.Context, name string, port uint16) (net.Conn, error) {
 			if addr, err := netip.ParseAddr(name); err == nil {
 				return dialer.Dial(ctx, "", addr, port)
@@ -97,7 +100,11 @@ func (g *Gateway) roots(host string) *x509.CertPool {
 // Resolve answers a name that the policy allows.
 func (g *Gateway) Resolve(name string) (netip.Addr, bool) {
 	d := g.now().Resolve(name)
-	e := Event{Time: time.Now(), Kind: KindName, Name: name, Allowed: d.Allowed, Rule: d.Rule, Why: d.Why}
+	secret, astray := g.secrets.Named(name)
+	if astray {
+		d = policy.Decision{Why: "the placeholder of the secret " + secret + " is part of the name"}
+	}
+	e := Event{Time: time.Now(), Kind: KindName, Name: name, Allowed: d.Allowed, Rule: d.Rule, Why: d.Why, Alarm: astray}
 	if d.Allowed {
 		addr, err := g.names.Addr(name)
 		if err != nil {
@@ -182,7 +189,10 @@ func (d decider) Connect(name string, port uint16) intercept.Verdict {
 	if err == nil {
 		name = ""
 	}
-	return verdict(d.g.now().Connect(name, addr, port))
+	v := verdict(d.g.now().Connect(name, addr, port))
+	// To put a secret in, the request must be seen.
+	v.Passthrough = v.Passthrough && !d.g.secrets.Bound(name, port)
+	return v
 }
 
 func (d decider) Request(name string, port uint16, tls bool, method, path string) intercept.Verdict {
@@ -190,5 +200,5 @@ func (d decider) Request(name string, port uint16, tls bool, method, path string
 }
 
 func verdict(d policy.Decision) intercept.Verdict {
-	return intercept.Verdict{Allowed: d.Allowed, Rule: d.Rule, Why: d.Why, Passthrough: d.TLS == policy.Passthrough, Opaque: d.Opaque}
+	return intercept.Verdict{Allowed: d.Allowed, Rule: d.Rule, Why: d.Why, Passthrough: d.TLS == policy.Passthrough, Opaque: d.Opaque, Inject: d.Inject}
 }

@@ -89,4 +89,7 @@ type Message struct {
 	Event *Event `json:"event,omitempty"`
 	// Lost is how many events there were before this message that nobody took.
 	Lost int `json:"lost,omitempty"`
+	// Done answers an Order; Error is why it was refused.
+	Done  bool   `json:"done,omitempty"`
+	Error string `json:"error,omitempty"`
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // minCore is the shortest piece of base64 that is looked for: a shorter one could stand anywhere.
-const minCore = 12
+const minCore = 8
 
 // formsOf are the ways to write a secret, itself first. Some are the same.
 func formsOf(secret string) []string {

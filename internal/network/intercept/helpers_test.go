@@ -29,6 +29,7 @@ const site = "site.test"
 type rules struct {
 	connect Verdict
 	request func(method, path string) bool
+	inject  []string
 
 	mu   sync.Mutex
 	seen []string
@@ -43,7 +44,7 @@ func (r *rules) Request(name string, port uint16, tls bool, method, path string)
 	if r.request != nil && !r.request(method, path) {
 		return Verdict{Why: "not on the list"}
 	}
-	return Verdict{Allowed: true, Rule: "rule"}
+	return Verdict{Allowed: true, Rule: "rule", Inject: r.inject}
 }
 
 func (r *rules) asked() []string {

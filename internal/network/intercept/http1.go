@@ -29,6 +29,7 @@ type http1 struct {
 
 	ev       Event
 	out      atomic.Int64 // bytes of the request's body
+	seen     *stray       // in the request's body
 	requests int
 }
 
@@ -149,9 +150,11 @@ func (h *http1) await() bool {
 func (h *http1) exchange() ending {
 	h.ev = Event{Time: time.Now(), Proto: protoHTTP1}
 	h.out.Store(0)
+	h.seen = &stray{flow: h.flow}
 	h.requests++
 	end := h.serveRequest()
 	h.ev.BytesOut = h.out.Load()
+	h.seen.note(&h.ev)
 	h.event(h.ev)
 	return end
 }
@@ -186,6 +189,9 @@ func (h *http1) serveRequest() ending {
 	if err != nil {
 		return h.answer(malformed("%v", err))
 	}
+	if no := h.putIn(&what, verdict, req.Header, &h.ev); no != nil {
+		return h.answer(no)
+	}
 	if no := h.acquire(); no != nil {
 		return h.answer(no)
 	}
@@ -208,7 +214,8 @@ func (h *http1) serveRequest() ending {
 	if err := h.sendHead(req, what, wants); err != nil {
 		return h.broken("the server ended the connection: " + err.Error())
 	}
-	h.turn = h.follow(func() error { return h.sendBody(req) })
+	body := h.Secrets.Watch(req.Body, h.seen.found)
+	h.turn = h.follow(func() error { return h.sendBody(req, body) })
 	return h.relay(req, raw.old, wants)
 }
 
@@ -277,13 +284,13 @@ func announce(w io.Writer, trailer http.Header) {
 
 // sendBody sends what the guest sends, as it comes. If the guest does not send
 // what it announced, the server is cut off: it must not take a part for a whole.
-func (h *http1) sendBody(req *http.Request) error {
+func (h *http1) sendBody(req *http.Request, body io.Reader) error {
 	if req.Body == http.NoBody {
 		return nil
 	}
 	w := writers.Get().(*bufio.Writer)
 	w.Reset(h.up)
-	rerr, werr := forward(w, req.Body, isChunked(req.TransferEncoding), &h.out, func() http.Header { return req.Trailer })
+	rerr, werr := forward(w, body, isChunked(req.TransferEncoding), &h.out, func() http.Header { return req.Trailer })
 	w.Reset(nil)
 	writers.Put(w)
 	if rerr != nil {

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"ravi/internal/network/inject"
 )
 
 // Trailers that would say how a message is to be read come too late.
@@ -87,6 +89,7 @@ func (h *http1) relay(req *http.Request, old bool, wants []string) ending {
 			continued = continued || resp.StatusCode == http.StatusContinue
 			if !old {
 				endToEnd(resp.Header)
+				clean(h.redactor(), resp)
 				statusLine(w, resp)
 				resp.Header.Write(w)
 				fmt.Fprint(w, "\r\n")
@@ -143,7 +146,17 @@ func (h *http1) final(w *bufio.Writer, req *http.Request, resp *http.Response, o
 	waits := hasToken(req.Header["Expect"], "100-continue") && !continued && !isDone(h.turn.sent)
 	chunked := isChunked(resp.TransferEncoding)
 	end := req.Close || resp.Close || old || waits
+	bare := resp.Body == http.NoBody || req.Method == http.MethodHead
+	redactor := h.redactor()
 	endToEnd(resp.Header)
+	if redactor != nil && !bare {
+		if err := searchable(resp); err != nil {
+			return h.answer(&refusal{status: http.StatusBadGateway, why: err.Error()})
+		}
+		resp.Header.Del("Content-Length") // which may not be true any more
+		chunked = true
+	}
+	clean(redactor, resp)
 	statusLine(w, resp)
 	resp.Header.Write(w)
 	if end {
@@ -154,7 +167,7 @@ func (h *http1) final(w *bufio.Writer, req *http.Request, resp *http.Response, o
 		announce(w, resp.Trailer)
 	}
 	fmt.Fprint(w, "\r\n")
-	if resp.Body == http.NoBody || req.Method == http.MethodHead {
+	if bare {
 		if err := w.Flush(); err != nil {
 			return h.gone(err)
 		}
@@ -165,7 +178,10 @@ func (h *http1) final(w *bufio.Writer, req *http.Request, resp *http.Response, o
 			}
 		}
 		var in atomic.Int64
-		rerr, werr := forward(w, resp.Body, chunked && !old, &in, func() http.Header { return resp.Trailer })
+		rerr, werr := forward(w, redactor.Reader(resp.Body), chunked && !old, &in, func() http.Header {
+			inject.RedactHeader(redactor, resp.Trailer)
+			return resp.Trailer
+		})
 		h.ev.BytesIn = in.Load()
 		if rerr != nil {
 			return h.broken("the server's response ended early: " + rerr.Error())
@@ -200,14 +216,16 @@ func (h *http1) final(w *bufio.Writer, req *http.Request, resp *http.Response, o
 func (h *http1) upgraded(w *bufio.Writer, resp *http.Response) ending {
 	h.ev.Proto, h.ev.Status = "upgrade", resp.StatusCode
 	protocol := resp.Header.Get("Upgrade")
+	redactor := h.redactor()
 	endToEnd(resp.Header)
+	clean(redactor, resp)
 	statusLine(w, resp)
 	resp.Header.Write(w)
 	fmt.Fprintf(w, "Connection: Upgrade\r\nUpgrade: %s\r\n\r\n", protocol)
 	if err := w.Flush(); err != nil {
 		return h.gone(err)
 	}
-	out, in, err := copyBoth(h.guest, afterTurn{h}, h.up, h.ur, h.limits.CopyTimeout)
+	out, in, err := copyBoth(h.guest, h.Secrets.Watch(afterTurn{h}, h.seen.found), h.up, withoutSecrets(redactor, h.ur), h.limits.CopyTimeout)
 	h.out.Add(out)
 	h.ev.BytesIn = in
 	if err != nil {
@@ -236,6 +254,9 @@ func (h *http1) gone(err error) ending {
 // broken is the end if the server fails in the middle of an exchange. What the
 // guest has got of a response must not look complete.
 func (h *http1) broken(why string) ending {
+	if no := h.seen.refusal(); no != nil && h.ev.Status == 0 {
+		return h.answer(no)
+	}
 	h.ev.Why = why
 	switch {
 	case h.ev.Status != 0:

@@ -17,6 +17,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"ravi/internal/network/inject"
+	"ravi/internal/redact"
 )
 
 // http2 is one HTTP/2 connection of the guest, and what it needs upstream.
@@ -161,24 +164,27 @@ func (h *http2) leave() {
 
 // counted counts what is read of a body.
 type counted struct {
-	io.ReadCloser
+	io.Reader
+	io.Closer
 	n *atomic.Int64
 }
 
 func (c counted) Read(p []byte) (int, error) {
-	n, err := c.ReadCloser.Read(p)
+	n, err := c.Reader.Read(p)
 	c.n.Add(int64(n))
 	return n, err
 }
 
 func (h *http2) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var out atomic.Int64
+	seen := &stray{flow: h.flow}
 	ev := Event{Time: time.Now(), Proto: protoHTTP2, Method: r.Method}
 	if !h.secure {
 		ev.Proto = "h2c"
 	}
 	defer func() {
 		ev.BytesOut = out.Load()
+		seen.note(&ev)
 		h.event(ev)
 	}()
 	answer := func(no *refusal) {
@@ -203,6 +209,9 @@ func (h *http2) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		no = malformed("the :path %q is not a path", target)
 	}
 	if no == nil {
+		no = h.putIn(&what, verdict, r.Header, &ev)
+	}
+	if no == nil {
 		no = h.acquire()
 		if no == nil {
 			defer h.release()
@@ -219,8 +228,13 @@ func (h *http2) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	ev.Allowed = true
 
-	req := h.request(w, r, what, &out)
+	redactor := h.redactor()
+	req := h.request(w, r, what, &out, seen, redactor)
 	resp, err := conn.RoundTrip(req)
+	if no := seen.refusal(); err != nil && no != nil {
+		answer(no)
+		return
+	}
 	if err != nil {
 		ev.Why = err.Error()
 		if r.Context().Err() != nil {
@@ -230,9 +244,20 @@ func (h *http2) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer resp.Body.Close()
+	if redactor != nil && resp.Body != http.NoBody && r.Method != http.MethodHead {
+		if err := searchable(resp); err != nil {
+			answer(&refusal{status: http.StatusBadGateway, why: err.Error()})
+			return
+		}
+		resp.Header.Del("Content-Length") // which may not be true any more
+		if resp.ContentLength > 0 {
+			resp.ContentLength = -1
+		}
+	}
+	clean(redactor, resp)
 	ev.Status = resp.StatusCode
 	var in atomic.Int64
-	err = respond(w, resp, &in)
+	err = respond(w, resp, redactor, &in)
 	ev.BytesIn = in.Load()
 	if err != nil {
 		ev.Why = err.Error()
@@ -241,7 +266,7 @@ func (h *http2) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // request is what goes to the server: what the guest sent, and nothing else.
-func (h *http2) request(w http.ResponseWriter, r *http.Request, what asked, out *atomic.Int64) *http.Request {
+func (h *http2) request(w http.ResponseWriter, r *http.Request, what asked, out *atomic.Int64, seen *stray, redactor *redact.Redactor) *http.Request {
 	header := r.Header.Clone()
 	trailers := hasToken(header["Te"], "trailers")
 	endToEnd(header)
@@ -266,6 +291,7 @@ func (h *http2) request(w http.ResponseWriter, r *http.Request, what asked, out 
 			if code == http.StatusContinue {
 				return nil // net/http sends it when the body is asked for
 			}
+			inject.RedactHeader(redactor, http.Header(header))
 			for k, v := range header {
 				w.Header()[k] = v
 			}
@@ -285,7 +311,7 @@ func (h *http2) request(w http.ResponseWriter, r *http.Request, what asked, out 
 		ProtoMajor:    2,
 	}).WithContext(ctx)
 	if r.ContentLength != 0 {
-		req.Body = counted{r.Body, out}
+		req.Body = counted{h.Secrets.Watch(r.Body, seen.found), r.Body, out}
 	}
 	return req
 }
@@ -303,7 +329,7 @@ func waitsForGoAhead(body io.Reader) bool {
 }
 
 // respond hands on a response, each piece as it comes.
-func respond(w http.ResponseWriter, resp *http.Response, in *atomic.Int64) error {
+func respond(w http.ResponseWriter, resp *http.Response, redactor *redact.Redactor, in *atomic.Int64) error {
 	header := w.Header()
 	endToEnd(resp.Header)
 	for k, v := range resp.Header {
@@ -330,8 +356,9 @@ func respond(w http.ResponseWriter, resp *http.Response, in *atomic.Int64) error
 	}
 	buf := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)
+	body := redactor.Reader(resp.Body)
 	for {
-		n, err := resp.Body.Read(*buf)
+		n, err := body.Read(*buf)
 		if n > 0 {
 			in.Add(int64(n))
 			if _, err := w.Write((*buf)[:n]); err != nil {
@@ -348,6 +375,7 @@ func respond(w http.ResponseWriter, resp *http.Response, in *atomic.Int64) error
 			return fmt.Errorf("the server's response ended early: %w", err)
 		}
 	}
+	inject.RedactHeader(redactor, resp.Trailer)
 	for k, v := range resp.Trailer {
 		if !announced[k] {
 			k = http.TrailerPrefix + k

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"ravi/internal/network/inject"
 )
 
 // Decider says what may pass. It is asked anew for every request, from many
@@ -30,6 +32,9 @@ type Verdict struct {
 	// Of Connect only. Passthrough lets TLS pass as it is once its server name
 	// was checked. Opaque lets pass what is neither TLS nor HTTP.
 	Passthrough, Opaque bool
+
+	// Inject, of Request only, are names of secrets that the request gets.
+	Inject []string
 }
 
 // Event says what became of a request, or of a connection that held none.
@@ -107,9 +112,11 @@ type Proxy struct {
 	Dial func(ctx context.Context, name string, port uint16) (net.Conn, error)
 	// Roots is what the certificate of a host must lead to; nil, for one or all: the
 	// system's.
-	Roots  func(host string) *x509.CertPool
-	Event  func(Event) // called from many goroutines at once; may be nil
-	Limits Limits
+	Roots func(host string) *x509.CertPool
+	// Secrets are put into requests; nil: there are none.
+	Secrets *inject.Set
+	Event   func(Event) // called from many goroutines at once; may be nil
+	Limits  Limits
 
 	once  sync.Once
 	slots chan struct{} // one for each request under way
@@ -139,7 +146,12 @@ type flow struct {
 // It closes guest, and returns when all of the connection is over.
 func (p *Proxy) Serve(ctx context.Context, guest net.Conn, name string, port uint16) {
 	limits := p.Limits.filled()
-	p.once.Do(func() { p.slots = make(chan struct{}, limits.Requests) })
+	p.once.Do(func() {
+		p.slots = make(chan struct{}, limits.Requests)
+		if p.Secrets == nil {
+			p.Secrets = &inject.Set{}
+		}
+	})
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
@@ -275,10 +287,13 @@ func (f *flow) serveCopy(guest, up net.Conn, proto string) {
 			return
 		}
 	}
-	out, in, err := copyBoth(guest, guest, up, up, f.limits.CopyTimeout)
-	e := Event{Proto: proto, Allowed: true, Rule: f.may.Rule, BytesOut: out, BytesIn: in}
+	e := Event{Proto: proto, Allowed: true, Rule: f.may.Rule}
+	seen := &stray{flow: f}
+	out, in, err := copyBoth(guest, f.Secrets.Watch(guest, seen.found), up, up, f.limits.CopyTimeout)
+	e.BytesOut, e.BytesIn = out, in
 	if err != nil {
 		e.Why = err.Error()
 	}
+	seen.note(&e)
 	f.event(e)
 }
