@@ -1,7 +1,6 @@
 package secret
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -61,7 +60,7 @@ func (s *Store) runCommand(ctx context.Context, name string, argv []string) (hel
 
 	fail := func(format string, args ...any) (held, error) {
 		message := fmt.Sprintf("the command %s of the secret %s %s", filepath.Base(argv[0]), name, fmt.Sprintf(format, args...))
-		if said := complaints.without(out.Bytes()); said != "" {
+		if said := complaints.without(out.data); said != "" {
 			message += ":\n" + said
 		}
 		return held{}, refuse(ErrSource, "try it by itself, then: ravi secrets show "+name+" --check", "%s", message)
@@ -80,7 +79,7 @@ func (s *Store) runCommand(ctx context.Context, name string, argv []string) (hel
 	case err != nil && !errors.Is(err, exec.ErrWaitDelay): // something that it left behind holds its output; all is there
 		return fail("cannot be run: %s", err)
 	}
-	value, until, err := parseOutput(out.Bytes())
+	value, until, err := parseOutput(out.data)
 	if err != nil {
 		return fail("printed no secret: %s", err)
 	}
@@ -104,21 +103,23 @@ func parseOutput(out []byte) (Value, time.Time, error) {
 	return NewValue(got.Value), got.ExpiresAt, checkValue(got.Value)
 }
 
-// head keeps the beginning of a stream, and says when there is more.
+// head keeps the beginning of a stream, and says when there is more. It is a writer and nothing else: what could read
+// a stream to its end by itself would know no bound.
 type head struct {
-	bytes.Buffer
+	data []byte
 	most int
 	full func()
 	over bool
 }
 
 func (h *head) Write(p []byte) (int, error) {
-	if h.Len()+len(p) > h.most {
+	if len(h.data)+len(p) > h.most {
 		h.over = true
 		h.full()
 		return 0, errors.New("too much")
 	}
-	return h.Buffer.Write(p)
+	h.data = append(h.data, p...)
+	return len(p), nil
 }
 
 // tail keeps the end of a stream.
