@@ -62,7 +62,10 @@ func (l *line) greet(ctx context.Context) (certificate string, err error) {
 		return "", err
 	}
 	in := bufio.NewReader(conn)
-	greeting, err := readMessage(in)
+	var greeting network.Message
+	if err = json.NewEncoder(conn).Encode(network.Hello{}); err == nil {
+		greeting, err = readMessage(in)
+	}
 	if err != nil || greeting.CA == "" {
 		conn.Close()
 		return "", errors.Join(err, errNoGreeting)

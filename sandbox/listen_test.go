@@ -28,6 +28,7 @@ func (h *hangingUp) DialEvents(context.Context) (net.Conn, error) {
 	go func() {
 		defer theirs.Close()
 		out := json.NewEncoder(theirs)
+		hello(theirs)
 		for _, m := range append([]network.Message{{CA: "certificate"}}, said...) {
 			if out.Encode(m) != nil {
 				return
@@ -35,6 +36,15 @@ func (h *hangingUp) DialEvents(context.Context) (net.Conn, error) {
 		}
 	}()
 	return ours, nil
+}
+
+// hello takes the line that an owner begins with.
+func hello(c net.Conn) {
+	for b := make([]byte, 1); b[0] != '\n'; {
+		if _, err := c.Read(b); err != nil {
+			return
+		}
+	}
 }
 
 // A gateway that hung up, since its events were not taken in time, is called again, and what it dropped is told.
@@ -64,7 +74,10 @@ func TestHungUpGatewayIsCalledAgain(t *testing.T) {
 func TestHangUp(t *testing.T) {
 	ours, theirs := net.Pipe()
 	defer theirs.Close()
-	go json.NewEncoder(theirs).Encode(network.Message{CA: "certificate"})
+	go func() {
+		hello(theirs)
+		json.NewEncoder(theirs).Encode(network.Message{CA: "certificate"})
+	}()
 	l, _, err := newLine(t.Context(), func(context.Context) (net.Conn, error) { return ours, nil }, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +94,11 @@ func TestHangUp(t *testing.T) {
 func TestOrderIsSaidAgain(t *testing.T) {
 	calls := make(chan net.Conn)
 	l, err := func() (*line, error) {
-		go func() { json.NewEncoder(<-calls).Encode(network.Message{CA: "certificate"}) }()
+		go func() {
+			first := <-calls
+			hello(first)
+			json.NewEncoder(first).Encode(network.Message{CA: "certificate"})
+		}()
 		l, _, err := newLine(t.Context(), func(ctx context.Context) (net.Conn, error) {
 			ours, theirs := net.Pipe()
 			select {
@@ -102,6 +119,7 @@ func TestOrderIsSaidAgain(t *testing.T) {
 	go func() { done <- l.order(t.Context(), network.Order{}) }()
 	first.conn.Close() // whether it was said by then or not
 	second := <-calls
+	hello(second)
 	out := json.NewEncoder(second)
 	out.Encode(network.Message{CA: "certificate"})
 	if _, err := bufio.NewReader(second).ReadString('\n'); err != nil {

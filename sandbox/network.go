@@ -81,14 +81,14 @@ func (a AllowNet) closed() bool { return !a.All && len(a.Rules) == 0 }
 
 // networkConfig is what the keeper is told of the network; nil for none.
 func (s *Sandbox) networkConfig(a AllowNet) (json.RawMessage, error) {
-	if a.closed() && len(s.floor.AlwaysAllow) == 0 || s.backend != BackendGVisor {
+	if a.closed() && len(s.floor.AlwaysAllow)+len(s.serviceNames) == 0 || s.backend != BackendGVisor {
 		return nil, nil
 	}
 	p, err := a.policy()
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(network.Config{Policy: p, Floor: s.floor, Seed: s.ID})
+	return s.networkJSON(p)
 }
 
 // HasNetwork says that the sandbox was made with a network that decides on what
@@ -103,7 +103,7 @@ func (s *Sandbox) SetAllowNet(ctx context.Context, a AllowNet) error {
 	if err != nil {
 		return err
 	}
-	raw, err := json.Marshal(network.Config{Policy: p, Floor: s.floor, Seed: s.ID})
+	raw, err := s.networkJSON(p)
 	if err != nil {
 		return err
 	}

@@ -45,12 +45,15 @@ type Sandbox struct {
 	user      string
 	env       map[string]string // for the caller's own commands; host backend only
 	floor     policy.Floor      // what the operator decided about the network
+	beyond    beyond
 	inst      backend.Instance
 	client    *guestapi.Client
 	record    Recorder
 
-	line    *line // to the network's gateway; nil without one
-	secrets secrets
+	line         *line // to the network's gateway; nil without one
+	secrets      secrets
+	serviceNames []string
+	visits       *visits // nil without services
 
 	closeOnce sync.Once
 	closeErr  error
@@ -81,7 +84,10 @@ type options struct {
 	checkpoint string
 	netEvents  func(NetEvent)
 	netFloor   json.RawMessage
+	proxy      *NetworkProxy
+	extraCAs   map[string]string
 	secrets    []Secret
+	services   map[string]Service
 }
 
 // Option changes how Open works.
@@ -151,13 +157,20 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (*S
 	if err != nil {
 		return fail("config", err, "see docs/network.md for what the block network of config.json may say")
 	}
-	sb := &Sandbox{ID: NewID(), cfg: cfg, backend: name, record: o.recorder, root: guestWorkspace, user: "user", floor: floor}
+	out, err := readBeyond(o, name)
+	if err != nil {
+		return fail("config", err, "see docs/network.md for proxies and certificate authorities of your own")
+	}
+	sb := &Sandbox{ID: NewID(), cfg: cfg, backend: name, record: o.recorder, root: guestWorkspace, user: "user", floor: floor, beyond: out}
 	dir := filepath.Join(o.home, "sandboxes", sb.ID)
 	if name == BackendHost {
 		sb.onHost(dir)
 	}
 	if err := sb.takeSecrets(o.secrets, o.checkpoint); err != nil {
 		return fail("config", err, "see docs/secrets.md for what a secret can be")
+	}
+	if err := sb.takeServices(o.services); err != nil {
+		return fail("config", err, "")
 	}
 	mounts, err := sb.mounts(o.home, workspace)
 	if err != nil {
@@ -197,7 +210,8 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (*S
 	sb.inst, err = be.Create(create, backend.Spec{
 		ID: sb.ID, Dir: dir, Home: o.home, Image: cfg.Image,
 		CPUs: cfg.CPUs, Memory: int64(cfg.MemoryMiB) << 20, Disk: disk << 30, Processes: MaxProcesses,
-		Mounts: append(mounts, o.mounts...), Network: net, RootsFile: os.Getenv("SSL_CERT_FILE"), Grace: o.grace, Checkpoint: o.checkpoint,
+		Mounts: append(mounts, o.mounts...), Network: net, RootsFile: os.Getenv("SSL_CERT_FILE"), ProxyAuthFile: out.authFile,
+		Grace: o.grace, Checkpoint: o.checkpoint,
 	})
 	if err != nil {
 		_ = os.RemoveAll(dir) // nothing was made yet
@@ -213,6 +227,9 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (*S
 	}
 	if err == nil && net != nil {
 		err = sb.setUpNetwork(create, o.netEvents)
+	}
+	if err == nil && len(o.services) > 0 {
+		sb.visits, err = receive(create, sb.inst.DialEvents, o.services)
 	}
 	if err == nil && sb.record != nil {
 		err = sb.record.Created(ctx, sb.ID, sb.inst.PID())
@@ -381,6 +398,7 @@ func (s *Sandbox) Checkpoint(ctx context.Context, dir string) error {
 func (s *Sandbox) Detach() {
 	s.inst.Detach()
 	s.line.hangUp()
+	s.visits.end()
 	s.client.HTTP.CloseIdleConnections()
 }
 
@@ -392,6 +410,7 @@ func (s *Sandbox) Close() error {
 		defer cancel()
 		s.closeErr = s.inst.Close(ctx)
 		s.line.hearTheRest()
+		s.visits.end()
 		s.client.HTTP.CloseIdleConnections()
 		if s.record != nil {
 			s.closeErr = errors.Join(s.closeErr, s.record.Ended(ctx, s.ID, s.inst.End().Reason))

@@ -35,6 +35,9 @@ type Spec struct {
 	// Network is what its network may do (network.Config, as JSON); nil: it has
 	// no network.
 	Network json.RawMessage
+	// ProxyAuthFile holds the credentials for an upstream proxy of Network; empty:
+	// there are none.
+	ProxyAuthFile string
 	// RootsFile holds the certificates that servers may lead to, in place of the
 	// host's own; empty: those.
 	RootsFile string

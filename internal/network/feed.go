@@ -47,19 +47,35 @@ func (f *feed) take() (events []Event, lost int, change <-chan struct{}) {
 	return events, lost, f.change
 }
 
-// Serve tells each owner that connects of the certificate authority, and the one
-// that is connected of every event.
-func (g *Gateway) Serve(l net.Listener) error {
+// Serve serves the owners that connect: each says Hello first.
+func (g *Gateway) Serve(l *net.UnixListener) error {
+	listening := make(chan struct{}, 1)
 	for {
-		c, err := l.Accept()
+		c, err := l.AcceptUnix()
 		if errors.Is(err, net.ErrClosed) {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		// One after the other: an event is told once.
-		g.tell(c)
+		go func() {
+			in := bufio.NewReader(c)
+			_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+			var hello Hello
+			if err := readLine(in, &hello); err != nil {
+				c.Close()
+				return
+			}
+			_ = c.SetReadDeadline(time.Time{})
+			if hello.Services {
+				g.door.serve(c)
+				return
+			}
+			// One after the other: an event is told once.
+			listening <- struct{}{}
+			defer func() { <-listening }()
+			g.tell(c, in)
+		}()
 	}
 }
 
@@ -74,17 +90,16 @@ type Order struct {
 const maxOrder = 4 << 20
 
 // tell serves one owner until it is gone.
-func (g *Gateway) tell(c net.Conn) {
+func (g *Gateway) tell(c net.Conn, in *bufio.Reader) {
 	defer c.Close()
 	gone, answers := make(chan struct{}), make(chan Message)
 	stop := make(chan struct{})
 	defer close(stop)
 	go func() {
 		defer close(gone)
-		in := bufio.NewReader(c)
 		for {
-			order, err := readOrder(in)
-			if err != nil {
+			var order Order
+			if err := readLine(in, &order); err != nil {
 				return
 			}
 			done := Message{Done: true}
@@ -138,19 +153,19 @@ var again = func() <-chan struct{} {
 	return c
 }()
 
-func readOrder(in *bufio.Reader) (o Order, err error) {
+// readLine reads what an owner says.
+func readLine(in *bufio.Reader, what any) error {
 	var line []byte
 	for {
 		part, err := in.ReadSlice('\n')
 		if line = append(line, part...); len(line) > maxOrder {
-			return o, fmt.Errorf("an order of more than %d bytes", maxOrder)
+			return fmt.Errorf("a line of more than %d bytes", maxOrder)
 		}
 		if err == nil {
-			break
+			return json.Unmarshal(line, what)
 		}
 		if err != bufio.ErrBufferFull {
-			return o, err
+			return err
 		}
 	}
-	return o, json.Unmarshal(line, &o)
 }

@@ -25,6 +25,9 @@ type Gateway struct {
 	events *feed
 	// secrets are put into requests; their owner sends them (Order).
 	secrets inject.Set
+	// services are those of the owner, who is called at the door.
+	services []string
+	door     *door
 
 	mu     sync.Mutex
 	policy policy.Effective
@@ -58,7 +61,7 @@ func NewGateway(c Config, dialer *dial.Client, roots *x509.CertPool) (*Gateway, 
 		}
 	}
 	g := &Gateway{
-		names: names.New([]byte(c.Seed)), ca: ca, events: newFeed(),
+		names: names.New([]byte(c.Seed)), ca: ca, events: newFeed(), services: c.Services, door: newDoor(),
 		policy: c.Effective(), flows: map[*flow]struct{}{}, system: roots, trusted: newAuthorities(roots, c.ExtraCAs),
 	}
 	g.proxy = &intercept.Proxy{
@@ -100,6 +103,12 @@ func (g *Gateway) roots(host string) *x509.CertPool {
 // Resolve answers a name that the policy allows.
 func (g *Gateway) Resolve(name string) (netip.Addr, bool) {
 	d := g.now().Resolve(name)
+	if service, reserved := g.service(name); reserved {
+		d = policy.Decision{Allowed: service != "", Rule: "a service of Ravi's"}
+		if !d.Allowed {
+			d = policy.Decision{Why: "there is no service of this name"}
+		}
+	}
 	secret, astray := g.secrets.Named(name)
 	if astray {
 		d = policy.Decision{Why: "the placeholder of the secret " + secret + " is part of the name"}
@@ -124,6 +133,13 @@ func (g *Gateway) Connect(to netip.AddrPort) func(context.Context, net.Conn) {
 	switch {
 	case known:
 		f.name, f.addr = name, netip.Addr{}
+		if service, reserved := g.service(name); reserved {
+			if service == "" {
+				g.refused(f, policy.Decision{Why: "there is no service of this name"})
+				return nil
+			}
+			return func(ctx context.Context, guest net.Conn) { g.visit(ctx, guest, service, f.port) }
+		}
 	case names.Range.Contains(to.Addr()):
 		g.refused(f, policy.Decision{Why: "the address stands for no name: connect by name"})
 		return nil

@@ -3,18 +3,24 @@ package network
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"ravi/internal/network/dial"
+	"ravi/internal/network/inject"
 	"ravi/internal/network/policy"
 )
 
@@ -58,11 +64,20 @@ func config(t *testing.T, rules ...string) Config {
 	t.Helper()
 	var parsed []policy.Rule
 	for _, text := range rules {
-		r, err := policy.ParseRule(text)
+		var r policy.Rule
+		var err error
+		if strings.HasPrefix(text, "{") {
+			err = json.Unmarshal([]byte(text), &r)
+		} else {
+			r, err = policy.ParseRule(text)
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
 		parsed = append(parsed, r)
+	}
+	if len(parsed) == 0 {
+		return Config{Seed: "test"}
 	}
 	p, err := policy.FromRules(parsed)
 	if err != nil {
@@ -128,21 +143,40 @@ func TestAddressesThatStandForNothing(t *testing.T) {
 	}
 }
 
-// What is decided is told, in order, to the owner that is there.
-func TestEventsAreTold(t *testing.T) {
-	g := gateway(t, "allowed.test")
+// called serves a gateway on a socket, and gives how to call it.
+func called(t *testing.T, g *Gateway) func(Hello) *net.UnixConn {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "net.sock")
-	l, err := net.Listen("unix", path)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
 	if err != nil {
 		t.Fatal(err)
 	}
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(l) }()
-	g.Resolve("before.test")
-	c, err := (&net.Dialer{}).DialContext(context.Background(), "unix", path)
-	if err != nil {
-		t.Fatal(err)
+	t.Cleanup(func() {
+		l.Close()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return func(h Hello) *net.UnixConn {
+		c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path})
+		if err == nil {
+			err = json.NewEncoder(c).Encode(h)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
 	}
+}
+
+// What is decided is told, in order, to the owner that is there.
+func TestEventsAreTold(t *testing.T) {
+	g := gateway(t, "allowed.test")
+	g.Resolve("before.test")
+	c := called(t, g)(Hello{})
 	in := bufio.NewReader(c)
 	read := func() (m Message) {
 		line, err := in.ReadBytes('\n')
@@ -167,9 +201,126 @@ func TestEventsAreTold(t *testing.T) {
 			t.Errorf("told %+v, want %+v", m.Event, want)
 		}
 	}
-	c.Close()
-	l.Close()
-	if err := <-served; err != nil {
-		t.Error(err)
+}
+
+// An owner's order is followed and answered though the guest makes events all the time.
+func TestOrdersAreFollowed(t *testing.T) {
+	g := gateway(t, "allowed.test")
+	c := called(t, g)(Hello{})
+	flood, stop := context.WithCancel(context.Background())
+	var flooding sync.WaitGroup
+	defer flooding.Wait()
+	defer stop()
+	flooding.Go(func() {
+		for flood.Err() == nil {
+			g.Resolve("refused.test")
+		}
+	})
+	in, out := json.NewDecoder(c), json.NewEncoder(c)
+	answer := func(o Order) string {
+		if err := out.Encode(o); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			var m Message
+			if err := in.Decode(&m); err != nil {
+				t.Fatal(err)
+			}
+			if m.Done {
+				return m.Error
+			}
+		}
 	}
+	s := inject.Secret{Name: "T", Placeholder: inject.NewPlaceholder("T"), Value: "12345678", Hosts: []string{"allowed.test"}, Headers: []string{inject.DefaultHeader}}
+	if err := answer(Order{Secrets: []inject.Secret{s}}); err != "" || !g.secrets.Bound("allowed.test", 443) {
+		t.Errorf("a good order: %q", err)
+	}
+	s.Hosts = nil
+	if err := answer(Order{Secrets: []inject.Secret{s}}); err == "" || !g.secrets.Bound("allowed.test", 443) {
+		t.Errorf("a bad order: %q", err)
+	}
+	if _, ok := g.Resolve(s.Placeholder + ".allowed.test"); ok {
+		t.Error("a name with a placeholder is answered")
+	}
+}
+
+// A secret's host is looked into whatever the policy says, and no other.
+func TestBoundHostIsIntercepted(t *testing.T) {
+	g := gateway(t, `{"host":"bound.test","tls":"passthrough"}`, `{"host":"free.test","tls":"passthrough"}`)
+	if err := g.secrets.Replace([]inject.Secret{{Name: "T", Placeholder: inject.NewPlaceholder("T"), Value: "12345678", Hosts: []string{"bound.test"}, Headers: []string{inject.DefaultHeader}}}); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{"bound.test": false, "free.test": true} {
+		if v := (decider{g}).Connect(name, 443); !v.Allowed || v.Passthrough != want {
+			t.Errorf("%s: %+v", name, v)
+		}
+	}
+}
+
+// A service is reached by its name whatever the policy is, and nothing else beneath ravi.internal is.
+func TestServices(t *testing.T) {
+	g := gateway(t)
+	g.services = []string{"echo"}
+	call := called(t, g)
+	for _, name := range []string{"other.ravi.internal", "ravi.internal", "a.echo.ravi.internal", ".ravi.internal"} {
+		if _, ok := g.Resolve(name); ok {
+			t.Errorf("%s is answered", name)
+		}
+	}
+	addr, ok := g.Resolve("echo.ravi.internal")
+	if !ok {
+		t.Fatal("the service has no address")
+	}
+	visit := func(port uint16) net.Conn {
+		serve := g.Connect(netip.AddrPortFrom(addr, port))
+		if serve == nil {
+			t.Fatalf("port %d is refused", port)
+		}
+		guest, ours := net.Pipe()
+		done := make(chan struct{})
+		go func() { defer close(done); serve(context.Background(), ours) }()
+		t.Cleanup(func() { guest.Close(); <-done })
+		return guest
+	}
+	waiting := visit(80) // before there is anybody to serve it
+	owner := call(Hello{Services: true})
+	serveOne := func(port uint16) {
+		t.Helper()
+		v, c, err := ReadVisit(owner)
+		if err != nil || v != (Visit{Service: "echo", Port: port}) {
+			t.Fatalf("%+v %v", v, err)
+		}
+		go func() { defer c.Close(); io.Copy(c, c) }()
+	}
+	exchange := func(c net.Conn) {
+		t.Helper()
+		b := make([]byte, 5)
+		if _, err := io.WriteString(c, "hello"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(c, b); err != nil || string(b) != "hello" {
+			t.Errorf("%q %v", b, err)
+		}
+	}
+	serveOne(80)
+	exchange(waiting)
+
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(g.ca.PEM())
+	secure := tls.Client(visit(443), &tls.Config{ServerName: "echo.ravi.internal", RootCAs: roots})
+	if err := secure.Handshake(); err != nil {
+		t.Fatal(err)
+	}
+	serveOne(443)
+	exchange(secure)
+
+	// Another owner takes over; the first one hears no more.
+	second := call(Hello{Services: true})
+	if _, _, err := ReadVisit(owner); err == nil {
+		t.Error("the first owner is still called")
+	}
+	owner = second
+	third := visit(4222)
+	serveOne(4222)
+	exchange(third)
 }

@@ -24,6 +24,8 @@ type Config struct {
 	// Policy is what the run asked for, Floor what the operator allows at all.
 	Policy policy.Policy `json:"allow_net"`
 	Floor  policy.Floor  `json:"floor"`
+	// Services are the names, without ServiceDomain, that the owner serves.
+	Services []string `json:"services,omitempty"`
 	// Seed stands for the sandbox in the addresses that names get.
 	Seed string `json:"seed"`
 	// Proxy is what the dialer opens connections through; nil: nothing.
@@ -80,7 +82,13 @@ type Event struct {
 	BytesOut int64 `json:"bytes_out,omitempty"` // that left the sandbox
 }
 
-// Message is one line of a gateway's event socket: the greeting first, then
+// Hello is the first line that an owner says on a gateway's socket.
+type Hello struct {
+	// Services: the connection is for Visits. Else it is for Messages and Orders.
+	Services bool `json:"services"`
+}
+
+// Message is one line that a gateway tells its owner: the greeting first, then
 // events.
 type Message struct {
 	// CA is the certificate, as PEM, that the gateway ends TLS with.

@@ -128,7 +128,7 @@ func (Backend) Create(ctx context.Context, s backend.Spec) (backend.Instance, er
 		plan.RelayGID = plan.RelayUID
 	}
 	if s.Network != nil {
-		plan.Network = &keeper.Network{Program: progs.Gateway, Policy: s.Network, RootsFile: s.RootsFile, Device: tap.Sandbox}
+		plan.Network = &keeper.Network{Program: progs.Gateway, Policy: s.Network, RootsFile: s.RootsFile, ProxyAuthFile: s.ProxyAuthFile, Device: tap.Sandbox}
 		if !rootless {
 			plan.Network.GatewayUID = req.IDBase + idCount + 1
 			plan.Network.DialerUID = req.IDBase + idCount + 2

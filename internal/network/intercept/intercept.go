@@ -145,13 +145,7 @@ type flow struct {
 // the guest's synthetic address was made for, or an IP address that it dialled.
 // It closes guest, and returns when all of the connection is over.
 func (p *Proxy) Serve(ctx context.Context, guest net.Conn, name string, port uint16) {
-	limits := p.Limits.filled()
-	p.once.Do(func() {
-		p.slots = make(chan struct{}, limits.Requests)
-		if p.Secrets == nil {
-			p.Secrets = &inject.Set{}
-		}
-	})
+	limits := p.setUp()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
@@ -170,6 +164,18 @@ func (p *Proxy) Serve(ctx context.Context, guest net.Conn, name string, port uin
 		return
 	}
 	f.serve(guest)
+}
+
+// setUp fills in what was left out, once.
+func (p *Proxy) setUp() Limits {
+	limits := p.Limits.filled()
+	p.once.Do(func() {
+		p.slots = make(chan struct{}, limits.Requests)
+		if p.Secrets == nil {
+			p.Secrets = &inject.Set{}
+		}
+	})
+	return limits
 }
 
 // hold has a connection cut when the flow ends, or at once if it has ended.

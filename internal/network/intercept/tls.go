@@ -66,14 +66,7 @@ func (f *flow) serveTLS(guest *replay, up net.Conn) {
 		}
 	}
 	secured, dialErr := f.dialTLS(up, protos)
-	config := &tls.Config{
-		MinVersion: tls.VersionTLS12,
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			return f.CA.leaf(f.name)
-		},
-		// A ticket would name this connection's key, which no other one has.
-		SessionTicketsDisabled: true,
-	}
+	config := f.ending()
 	if dialErr == nil {
 		if p := secured.ConnectionState().NegotiatedProtocol; p != "" {
 			config.NextProtos = []string{p}
@@ -104,10 +97,25 @@ func (f *flow) serveTLS(guest *replay, up net.Conn) {
 	f.serveInner(inner, secured, dialErr)
 }
 
+// ending is how a guest's TLS is ended.
+func (f *flow) ending() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return f.CA.leaf(f.name)
+		},
+		// A ticket would name this connection's key, which no other one has.
+		SessionTicketsDisabled: true,
+	}
+}
+
 // handshakeHint says what helps a client that did not like what it was shown.
 func (f *flow) handshakeHint(err error) string {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		return ""
+	}
+	if f.Secrets.Bound(f.name, f.port) {
+		return "have the client trust the sandbox's CA: a secret is bound to " + f.name + ", so its TLS is always looked into"
 	}
 	return "tls: passthrough for " + f.name + ", or have the client trust the sandbox's CA"
 }

@@ -117,7 +117,9 @@ func Gateway(uid uint32) error {
 	err = confine.Process(confine.To{
 		UID: uid, GID: uid, Memory: gatewayMemory, Files: files,
 		// What the stack reads its device with.
-		Calls: []string{"ppoll", "poll", "recvmmsg", "fstat", "getuid"},
+		Calls: []string{"ppoll", "poll", "recvmmsg", "fstat", "getuid",
+			// What it hands its owner connections to services with.
+			"socketpair"},
 	})
 	if err != nil {
 		return fmt.Errorf("confining the gateway: %w", err)
@@ -133,7 +135,7 @@ func Gateway(uid uint32) error {
 		return err
 	}
 	ended := make(chan error, 2)
-	go func() { ended <- g.Serve(listener) }()
+	go func() { ended <- g.Serve(listener.(*net.UnixListener)) }()
 	go func() {
 		ended <- in.follow(func(c network.Config) error {
 			g.SetPolicy(c)

@@ -1,0 +1,169 @@
+package sandbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"regexp"
+	"slices"
+	"sync"
+	"time"
+
+	"ravi/internal/backend"
+	"ravi/internal/network"
+)
+
+// Service serves one connection that a process of the sandbox made, and closes it.
+// What it reads is hostile. ctx ends with the sandbox, or when this process lets
+// go of it.
+type Service func(ctx context.Context, conn net.Conn)
+
+// WithService has the sandbox's processes reach serve at NAME.ravi.internal, on any
+// port, whatever AllowNet says. On port 443 they speak TLS, which is ended before.
+// No port is opened anywhere: the connection goes through the sandbox's own gateway.
+func WithService(name string, serve Service) Option {
+	return func(o *options) {
+		if o.services == nil {
+			o.services = map[string]Service{}
+		}
+		o.services[name] = serve
+	}
+}
+
+// HTTPService is a Service of an HTTP handler.
+func HTTPService(h http.Handler) Service {
+	return func(ctx context.Context, conn net.Conn) {
+		one := &oneConn{conn: conn, over: make(chan struct{})}
+		server := &http.Server{Handler: h, BaseContext: func(net.Listener) context.Context { return ctx }, ConnState: one.state}
+		stop := context.AfterFunc(ctx, func() { server.Close() })
+		defer stop()
+		_ = server.Serve(one) // its error is that there is no second connection
+		<-one.over
+	}
+}
+
+// oneConn is a listener with one connection.
+type oneConn struct {
+	once sync.Once
+	conn net.Conn
+	over chan struct{}
+	end  sync.Once
+}
+
+func (l *oneConn) Accept() (c net.Conn, err error) {
+	l.once.Do(func() { c = l.conn })
+	if c == nil {
+		<-l.over
+		return nil, net.ErrClosed
+	}
+	return c, nil
+}
+
+func (l *oneConn) state(_ net.Conn, s http.ConnState) {
+	if s == http.StateClosed || s == http.StateHijacked {
+		l.end.Do(func() { close(l.over) })
+	}
+}
+
+func (l *oneConn) Close() error   { return nil }
+func (l *oneConn) Addr() net.Addr { return l.conn.LocalAddr() }
+
+var serviceName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}$`)
+
+// takeServices checks the services' names.
+func (s *Sandbox) takeServices(given map[string]Service) error {
+	for name, serve := range given {
+		switch {
+		case s.backend == BackendHost:
+			return fmt.Errorf("%w: on the host there is no gateway that services could be reached through", backend.ErrUnsupported)
+		case !serviceName.MatchString(name) || serve == nil:
+			return fmt.Errorf("%q is not a name for a service: small letters, digits and - only", name)
+		}
+		s.serviceNames = append(s.serviceNames, name)
+	}
+	slices.Sort(s.serviceNames)
+	return nil
+}
+
+// visits is the serving of a sandbox's services.
+type visits struct {
+	stop context.CancelFunc
+	over chan struct{}
+}
+
+// receive serves what processes of the sandbox connect to. dial connects to the
+// gateway; it is called again when that hangs up.
+func receive(ctx context.Context, dial func(context.Context) (net.Conn, error), services map[string]Service) (*visits, error) {
+	call := func(ctx context.Context) (*net.UnixConn, error) {
+		c, err := dial(ctx)
+		if err != nil {
+			return nil, err
+		}
+		u, ok := c.(*net.UnixConn)
+		if !ok {
+			c.Close()
+			return nil, errors.New("the gateway's socket is not a unix socket")
+		}
+		if err := json.NewEncoder(u).Encode(network.Hello{Services: true}); err != nil {
+			u.Close()
+			return nil, err
+		}
+		return u, nil
+	}
+	c, err := call(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("its network gateway: %w", err)
+	}
+	v := &visits{over: make(chan struct{})}
+	ctx, v.stop = context.WithCancel(context.Background())
+	go func() {
+		defer close(v.over)
+		var all sync.WaitGroup
+		defer all.Wait()
+		defer v.stop()
+		for {
+			hangUp := context.AfterFunc(ctx, func() { c.Close() })
+			for {
+				visit, conn, err := network.ReadVisit(c)
+				if err != nil {
+					break
+				}
+				serve := services[visit.Service]
+				if serve == nil {
+					conn.Close()
+					continue
+				}
+				all.Go(func() {
+					defer conn.Close()
+					cut := context.AfterFunc(ctx, func() { conn.Close() })
+					defer cut()
+					serve(ctx, conn)
+				})
+			}
+			hangUp()
+			c.Close()
+			// If another process serves from now on, the two must not take
+			// turns at full speed.
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(time.Second):
+			}
+			if c, err = call(ctx); err != nil {
+				return // it has ended
+			}
+		}
+	}()
+	return v, nil
+}
+
+// end lets go of the services, and waits for those that are at work.
+func (v *visits) end() {
+	if v != nil {
+		v.stop()
+		<-v.over
+	}
+}
