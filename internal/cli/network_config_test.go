@@ -13,6 +13,7 @@ import (
 	"ravi/internal/command"
 	"ravi/internal/config"
 	"ravi/internal/network/policy"
+	"ravi/sandbox"
 )
 
 // blockOf reads a config.json with this block network.
@@ -58,6 +59,67 @@ func TestNetworkBlock(t *testing.T) {
 	}
 }
 
+func TestNetworkBlockOfProxiesAndAuthorities(t *testing.T) {
+	if b, err := blockOf(t, `{}`); err != nil || b.proxy() != nil {
+		t.Errorf("without a proxy: %+v, %v", b, err)
+	}
+	dir := t.TempDir()
+	ca := filepath.Join(dir, "ca.pem")
+	if err := os.WriteFile(ca, []byte("ours\n"+certificate), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b, err := blockOf(t, `{"proxy":"socks5://127.0.0.1:1080","proxy_auth_file":"/srv/auth","proxyDirect":["*.corp.example","10.0.0.0/8",{"host":"a.example","ports":[1,2]}],
+		"proxy_by_name":true,"extra_cas":{"Git.Example":"`+ca+`","*.b.example":"`+ca+`"}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &sandbox.NetworkProxy{URL: "socks5://127.0.0.1:1080", AuthFile: "/srv/auth", ByName: true,
+		Direct: []string{"*.corp.example", "10.0.0.0/8", `{"host":"a.example","ports":[1,2]}`}}
+	if got := b.proxy(); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got, err := b.extraCAs(); err != nil || len(got) != 2 || !strings.Contains(got["Git.Example"], certificate) || !strings.Contains(got["*.b.example"], certificate) {
+		t.Errorf("got %v, %v", got, err)
+	}
+	// The files are read when a sandbox is made, not before.
+	empty, large := filepath.Join(dir, "empty.pem"), filepath.Join(dir, "large.pem")
+	if err := os.WriteFile(empty, []byte("no certificate"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(large, make([]byte, maxCAFile+1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	missing := filepath.Join(dir, "missing.pem")
+	for path, want := range map[string]string{
+		missing: missing + ": no such file or directory",
+		empty:   empty + ": the certificates for a.example: there is no certificate",
+		large:   large + ": it has more than 1048576 bytes",
+		dir:     "is a directory",
+	} {
+		b, err := blockOf(t, `{"extra_cas":{"a.example":"`+path+`"}}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = b.extraCAs()
+		if told := command.AsError(err); told == nil || !strings.Contains(told.Message, want) || told.Code != command.CodeConfig || told.Hint == "" {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}
+
+// certificate is one whose key nobody has.
+const certificate = `-----BEGIN CERTIFICATE-----
+MIIBcjCCARmgAwIBAgIUJ8gqA87LfnCdTAYNjgQvR93OfyQwCgYIKoZIzj0EAwIw
+DzENMAsGA1UEAwwEdGVzdDAeFw0yNjExMjkyMTI0MzJaFw0yNjExMzAyMTI0MzJa
+MA8xDTALBgNVBAMMBHRlc3QwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNCAATqWmcs
+QhxDG3C5Xtmdyj5JvKNFcEShDi5QT6jND3NXTB+mcCcsQCFUgRAcTzALqFDGIwqc
+VpgiYiZqLh6dIBSUo1MwUTAdBgNVHQ4EFgQUD1EjzQdBXnhnnUS1Wqrpokb2bkIw
+HwYDVR0jBBgwFoAUD1EjzQdBXnhnnUS1Wqrpokb2bkIwDwYDVR0TAQH/BAUwAwEB
+/zAKBggqhkjOPQQDAgNHADBEAiAlZTtTAE+831HXrQRHLwjdTHcwKPzhnQBV8pcm
+s+WxhgIgEv41aQ22K1oDsly6ZFm2FBan0TgQjgYVVFUDtwvtJcs=
+-----END CERTIFICATE-----
+`
+
 func TestNetworkBlockRefusals(t *testing.T) {
 	for name, c := range map[string]struct{ in, want string }{
 		"an unknown key":   {`{"always_denied":[]}`, `config.json:1:13: network.always_denied: unknown key; did you mean always_deny?`},
@@ -71,6 +133,17 @@ func TestNetworkBlockRefusals(t *testing.T) {
 		"a list in a list": {`{"lists":{"build":["@other"]}}`, `network.lists.build[0]: refused network rule "@other": a named list cannot stand here`},
 		"a list's name":    {`{"lists":{"a,b":["pypi.org"]}}`, `network.lists: "a,b" is no name for a list`},
 		"an empty list":    {`{"lists":{"build":[]}}`, `network.lists: the list build is empty`},
+		"a proxy in TLS":   {`{"proxy":"https://a.example:3128"}`, `config.json:1:21: network.proxy: the proxy "https://a.example:3128" would be spoken to in TLS`},
+		"a credential":     {`{"proxy":"http://u:p@a.example:3128"}`, `network.proxy: the proxy's URL holds a user or password; they stand in a file of their own`},
+		"a place":          {`{"proxy":"http://a.example:1","proxy_auth_file":"auth"}`, `network.proxy_auth_file: "auth" is not an absolute path`},
+		"a bounded way":    {`{"proxy":"http://a.example:1","proxy_direct":[{"host":"a.example","paths":["/x"]}]}`, `network.proxy_direct: refused network rule`},
+		"nothing to name":  {`{"proxy_by_name":true}`, `network.proxy_by_name of config.json is about a proxy, and there is no network.proxy`},
+		"nobody to ask":    {`{"proxy_auth_file":"/srv/auth"}`, `network.proxy_auth_file of config.json is about a proxy`},
+		"no way around":    {`{"proxy_direct":["a.example"]}`, `network.proxy_direct of config.json is about a proxy`},
+		"a CA for all":     {`{"extra_cas":{"*":"/x.pem"}}`, `network.extra_cas: "*" is no host such as git.example.com`},
+		"a CA for a port":  {`{"extra_cas":{"a.example:443":"/x.pem"}}`, `network.extra_cas: "a.example:443" is no host`},
+		"a CA's place":     {`{"extra_cas":{"a.example":"x.pem"}}`, `network.extra_cas["a.example"]: "x.pem" is not an absolute path`},
+		"a CA twice":       {`{"extra_cas":{"a.example":"/x.pem","A.example":"/y.pem"}}`, `network.extra_cas: the host a.example is given twice`},
 		"no block":         {`[]`, `network: expected an object, got a list`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -168,8 +241,13 @@ func TestNetworkPage(t *testing.T) {
 func TestNetworkOfARun(t *testing.T) {
 	home := t.TempDir()
 	t.Setenv("RAVI_HOME", home)
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, []byte(certificate), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.WriteFile(filepath.Join(home, config.File), []byte(
-		`{"tools":{"sandbox":{"allow_net":["a.example"]}},"network":{"always_deny":["evil.example"],"max":["*.example"],"lists":{"build":["b.example","c.example:8443"]}}}`), 0o600); err != nil {
+		`{"tools":{"sandbox":{"allow_net":["a.example"]}},"network":{"always_deny":["evil.example"],"max":["*.example"],"lists":{"build":["b.example","c.example:8443"]},
+			"proxy":"http://proxy.example:3128","extra_cas":{"git.example":"`+ca+`"}}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for flag, want := range map[string]string{"": "a.example", "@build": "b.example c.example:8443", "none": ""} {
@@ -188,6 +266,9 @@ func TestNetworkOfARun(t *testing.T) {
 		}
 		if f := o.NetworkFloor; len(f.AlwaysDeny) != 1 || f.Max == nil || len(f.Max.Rules()) != 1 {
 			t.Errorf("--allow-net %q: the floor is %+v", flag, f)
+		}
+		if p := o.NetworkProxy; p == nil || p.URL != "http://proxy.example:3128" || o.ExtraCAs["git.example"] != certificate {
+			t.Errorf("--allow-net %q: beyond are %+v and %v", flag, p, o.ExtraCAs)
 		}
 		if err := env.Close(); err != nil {
 			t.Error(err)

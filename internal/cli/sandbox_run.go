@@ -146,6 +146,10 @@ func runOptions(ctx context.Context, env *command.Env, in runInput) (o runs.Opti
 	if err := overrideConfig(&cfg, in, own.list); err != nil {
 		return o, err
 	}
+	extraCAs, err := own.extraCAs()
+	if err != nil {
+		return o, err
+	}
 	st, err := env.Store(ctx)
 	if err != nil {
 		return o, err
@@ -153,9 +157,9 @@ func runOptions(ctx context.Context, env *command.Env, in runInput) (o runs.Opti
 	o = runs.Options{
 		Home: home, Store: st, Repo: in.Repo, Ref: in.Ref, Task: in.Task, Command: in.Command, Config: cfg,
 		Timeout: in.Timeout, Env: in.Env, Keep: in.Keep, Out: in.Out, Apply: in.Apply,
-		NetworkFloor: own.floor(),
-		Decide:       func(paths []gitbox.RiskyPath) error { return decide(env, in.Yes, paths) },
-		Step:         env.Progress.Step, Note: env.Progress.Log,
+		NetworkFloor: own.floor(), NetworkProxy: own.proxy(), ExtraCAs: extraCAs,
+		Decide: func(paths []gitbox.RiskyPath) error { return decide(env, in.Yes, paths) },
+		Step:   env.Progress.Step, Note: env.Progress.Log,
 	}
 	if o.SaveEvery, err = saveEvery(); err != nil {
 		return o, err

@@ -60,6 +60,10 @@ type Options struct {
 	Network func(sandbox.NetEvent)
 	// NetworkFloor is what the operator decided about every sandbox's network.
 	NetworkFloor policy.Floor
+	// NetworkProxy is what its connections leave through; nil: nothing. ExtraCAs are
+	// certificate authorities, as PEM, by the host that they hold for.
+	NetworkProxy *sandbox.NetworkProxy
+	ExtraCAs     map[string]string
 	// SaveEvery is how often the work is saved while the command runs.
 	SaveEvery time.Duration
 }
@@ -264,6 +268,10 @@ func (s *state) open(ctx context.Context) (*sandbox.Sandbox, error) {
 		}
 		opts = append(opts, sandbox.WithNetworkFloor(raw))
 	}
+	if s.NetworkProxy != nil {
+		opts = append(opts, sandbox.WithNetworkProxy(*s.NetworkProxy))
+	}
+	opts = append(opts, sandbox.WithExtraCAs(s.ExtraCAs))
 	// The repository is cloned inside, so there is no workspace of the host.
 	sb, err := sandbox.Open(ctx, s.Config, "", opts...)
 	if err == nil {
