@@ -53,6 +53,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer, parts parts) 
 func newTable(parts parts) *command.Table {
 	t := &command.Table{}
 	addSandbox(t)
+	addSecrets(t)
 	for _, register := range parts.register {
 		register(t)
 	}
