@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
 	"ravi/internal/command"
@@ -231,37 +233,50 @@ func askValue(ctx context.Context, env *command.Env, name string) (secret.Value,
 	}
 	fd := int(f.Fd())
 	before, err := term.GetState(fd)
+	if err == nil {
+		err = hideInput(fd) // before it is asked for, since who is asked may be quick
+	}
 	if err != nil {
 		return secret.Value{}, fmt.Errorf("cannot ask for the value: %w", err)
 	}
+	defer term.Restore(fd, before)
 	fmt.Fprintf(env.Stderr, "value of %s (it is not shown): ", name)
+	defer fmt.Fprintln(env.Stderr)
 	type line struct {
 		text []byte
 		err  error
 	}
 	read := make(chan line, 1)
-	go func() {
-		text, err := term.ReadPassword(fd)
+	go func() { // stays until this program ends when nothing is typed any more, and so leaves the terminal alone
+		text, err := bufio.NewReader(env.Stdin).ReadBytes('\n')
 		read <- line{text, err}
 	}()
 	var got line
 	select {
 	case got = <-read:
-		fmt.Fprintln(env.Stderr)
 	case <-ctx.Done():
-		// The reader stays until this program ends; the terminal is to be as it was.
-		fmt.Fprintln(env.Stderr)
-		return secret.Value{}, errors.Join(ctx.Err(), term.Restore(fd, before))
+		return secret.Value{}, ctx.Err()
 	}
 	if got.err != nil && !errors.Is(got.err, io.EOF) {
 		return secret.Value{}, fmt.Errorf("cannot read the value: %w", got.err)
 	}
 	// A terminal hands on no more than this of a line, and drops the rest without a word.
 	const most = 4095
-	if len(got.text) >= most {
+	if len(bytes.TrimRight(got.text, "\n")) >= most {
 		return secret.Value{}, command.Usage(fmt.Sprintf("a terminal passes on %d bytes of a line, and the value may be longer", most), "give it with --from-file")
 	}
 	return secret.ReadValue(bytes.NewReader(got.text))
+}
+
+// hideInput has a terminal not show what is typed, and hand it on by lines.
+func hideInput(fd int) error {
+	state, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+	if err != nil {
+		return err
+	}
+	state.Lflag = state.Lflag&^unix.ECHO | unix.ICANON | unix.ISIG
+	state.Iflag |= unix.ICRNL
+	return unix.IoctlSetTermios(fd, unix.TCSETS, state)
 }
 
 func printSecretSet(env *command.Env, w io.Writer, s secretSet) error {
