@@ -21,6 +21,9 @@ type Repo struct {
 	Format  string // "sha1" or "sha256"
 	Shallow bool
 	Linked  bool // Top is a linked work tree: its .git is a file
+	// Origin is where the repository says that it comes from, in the form of
+	// Hosted; empty if it does not.
+	Origin string
 
 	gitDir   string // what belongs to this work tree: HEAD and index
 	common   string // what all work trees share: objects and refs
@@ -220,6 +223,7 @@ func (r *Repo) inspect(ctx context.Context) error {
 		return fmt.Errorf("%w: %s keeps its refs as %s; change that with: git refs migrate --ref-format=files", ErrUnsupported, printable(r.common), "reftable")
 	}
 	r.settings = meaning(values)
+	r.Origin = Hosted(values["remote.origin.url"])
 	if data, err := common.readFile("shallow", 16<<20); err == nil {
 		if r.shallow, err = parseShallow(r.Format, data); err != nil {
 			return err

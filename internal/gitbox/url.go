@@ -107,6 +107,26 @@ func RedactURL(s string) string {
 	return rm.url
 }
 
+// webURL and scpURL are the forms of a URL that name a repository on a host.
+var (
+	webURL = regexp.MustCompile(`^(?:https|ssh|git)://(?:[^/@\s\\]*@)?([A-Za-z0-9.-]+)(?::[0-9]+)?/([A-Za-z0-9._~/-]+?)(?:\.git)?/?$`)
+	scpURL = regexp.MustCompile(`^(?:[A-Za-z0-9._-]+@)?([A-Za-z0-9.-]+):([A-Za-z0-9._~-][A-Za-z0-9._~/-]*?)(?:\.git)?/?$`)
+)
+
+// Hosted is a repository's host and its path there, as github.com/owner/name, from a URL in any of the usual forms; empty
+// if it is in none. Nobody vouches for it: it is what the URL says.
+func Hosted(url string) string {
+	form := scpURL
+	if strings.Contains(url, "://") {
+		form = webURL
+	}
+	m := form.FindStringSubmatch(url)
+	if m == nil {
+		return ""
+	}
+	return strings.ToLower(m[1]) + "/" + strings.Trim(m[2], "/")
+}
+
 // CloneURL fetches a repository into dir, which must not exist, as a bare one that Open takes. It is the operator's own
 // git that does it: with their configuration, credential helpers and ssh, so that their rights apply, but without hooks,
 // templates, submodules, or transports other than https and ssh. A credential in the URL goes to git through its
