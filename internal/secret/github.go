@@ -56,6 +56,10 @@ func (a *appRecord) check() error {
 	if a.Installation < 0 {
 		return refuse(ErrSource, "leave it out to have it found by the repository", "the id of an installation is a number above 0")
 	}
+	if a.AllRepositories && a.Installation == 0 {
+		return refuse(ErrScope, "name it with --installation ID; the id stands in the address of its settings page",
+			"a token for all repositories is one of an installation, and none is named")
+	}
 	if a.PrivateKey == "" {
 		return refuse(ErrSource, "make one in the settings of the app, and give its file", "the private key of the GitHub App is missing")
 	}
@@ -118,10 +122,6 @@ func (s *Store) newGitHub(name string, a *appRecord, owner, repo string) (*githu
 	if repo == "" && !a.AllRepositories {
 		return nil, refuse(ErrScope, "run it on a repository of GitHub, or allow all of them: ravi secrets set "+name+" --all-repositories",
 			"the token of %s is made for one repository, and this is none of GitHub's", name)
-	}
-	if repo == "" && a.Installation == 0 {
-		return nil, refuse(ErrScope, "name the installation: ravi secrets set "+name+" --installation ID",
-			"without a repository, the installation of the app of %s cannot be found", name)
 	}
 	return &github{
 		name: name, app: a.App, key: NewValue(a.PrivateKey), owner: owner, repo: repo,

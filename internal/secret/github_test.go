@@ -214,11 +214,9 @@ func TestGitHubScope(t *testing.T) {
 	}
 	// Who allowed all repositories names the installation, and gets a token for them.
 	yes, id := true, int64(77)
-	set(t, s, "T", Change{Source: &Source{App: &AppSource{AllRepositories: &yes}}})
-	if _, err := s.Lease(t.Context(), "T", Scope{}); !errors.Is(err, ErrScope) {
-		t.Errorf("got %v", err)
-	}
-	got := set(t, s, "T", Change{Source: &Source{App: &AppSource{Installation: &id}}})
+	_, err := s.Set(t.Context(), "T", Change{Source: &Source{App: &AppSource{AllRepositories: &yes}}})
+	mustCause(t, err, ErrScope)
+	got := set(t, s, "T", Change{Source: &Source{App: &AppSource{AllRepositories: &yes, Installation: &id}}})
 	if want := (App{ID: 12345, Installation: 77, APIURL: h.server.URL + "/api/v3/", Permissions: map[string]string{"contents": "write"}, AllRepositories: true}); !reflect.DeepEqual(*got.App, want) {
 		t.Errorf("got %+v", got.App)
 	}
