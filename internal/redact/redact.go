@@ -11,8 +11,11 @@ package redact
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"unsafe"
 )
 
@@ -25,12 +28,18 @@ type Pair struct {
 
 func (p Pair) name() string { return cmp.Or(p.Name, p.Instead) }
 
-// Redactor looks for a set of secrets. Nil looks for none. It does not change, so any number of goroutines may use it
-// at once.
+// Redactor looks for a set of secrets. Nil, and the zero Redactor, look for none. Any number of goroutines may use it at
+// once.
 //
 // Where several forms begin at the same place the longest counts, and of those that overlap the one that begins first.
 // What was put in place of a secret is not looked at again.
 type Redactor struct {
+	adding sync.Mutex
+	now    atomic.Pointer[search]
+}
+
+// search is a set of secrets that does not change.
+type search struct {
 	pairs []Pair
 	forms []form
 	// byFirst are the forms by their first byte, the longest first.
@@ -59,7 +68,42 @@ const (
 // New makes a Redactor for pairs. It is nil if there are none; pairs whose secret is empty count for nothing. Of equal
 // secrets, or forms, the first pair decides.
 func New(pairs ...Pair) *Redactor {
+	s := newSearch(pairs)
+	if s == nil {
+		return nil
+	}
 	r := &Redactor{}
+	r.now.Store(s)
+	return r
+}
+
+// Add has r look for more secrets, also in the streams that it has under way: from the next piece of them on. To a
+// secret that is there already nothing is added.
+func (r *Redactor) Add(pairs ...Pair) {
+	r.adding.Lock()
+	defer r.adding.Unlock()
+	var all []Pair
+	if s := r.now.Load(); s != nil {
+		all = slices.Clone(s.pairs)
+	}
+	for _, p := range pairs {
+		if !slices.ContainsFunc(all, func(have Pair) bool { return have.Secret == p.Secret }) {
+			all = append(all, p)
+		}
+	}
+	r.now.Store(newSearch(all))
+}
+
+// search is what r looks for at this moment; nil: nothing.
+func (r *Redactor) search() *search {
+	if r == nil {
+		return nil
+	}
+	return r.now.Load()
+}
+
+func newSearch(pairs []Pair) *search {
+	r := &search{}
 	known := map[string]bool{"": true}
 	for _, p := range pairs {
 		if p.Secret == "" {
@@ -107,7 +151,7 @@ func New(pairs ...Pair) *Redactor {
 func two(a, b byte) uint16 { return uint16(a)<<8 | uint16(b) }
 
 // bucket notes that f may begin where a window ends with a and b.
-func (r *Redactor) bucket(a, b byte, f *form) {
+func (r *search) bucket(a, b byte, f *form) {
 	s := &r.step[two(a, b)]
 	if *s < base {
 		if len(r.buckets) < maxBuckets {
@@ -121,7 +165,7 @@ func (r *Redactor) bucket(a, b byte, f *form) {
 
 // scan says how many bytes of data hold no secret, and which form follows them. If none does, what follows them is the
 // beginning of one; at the end of everything (final) that is none.
-func (r *Redactor) scan(data []byte, final bool) (plain int, found *form) {
+func (r *search) scan(data []byte, final bool) (plain int, found *form) {
 	w := r.window
 	for i := w - 1; i < len(data); {
 		s := r.step[two(data[i-1], data[i])]
@@ -160,20 +204,21 @@ func match(forms []*form, data []byte, final bool) (found *form, wait bool) {
 
 // String is s without the secrets.
 func (r *Redactor) String(s string) string {
-	if r == nil {
+	look := r.search()
+	if look == nil {
 		return s
 	}
 	data := unsafe.Slice(unsafe.StringData(s), len(s)) // scan only reads
-	n, f := r.scan(data, true)
+	n, f := look.scan(data, true)
 	if f == nil {
 		return s
 	}
 	var b strings.Builder
 	for f != nil {
 		b.Write(data[:n])
-		b.WriteString(r.pairs[f.pair].Instead)
+		b.WriteString(look.pairs[f.pair].Instead)
 		data = data[n+len(f.text):]
-		n, f = r.scan(data, true)
+		n, f = look.scan(data, true)
 	}
 	b.Write(data)
 	return b.String()
@@ -181,36 +226,39 @@ func (r *Redactor) String(s string) string {
 
 // Found says whether s holds a secret, and what stands in place of the first one.
 func (r *Redactor) Found(s string) (instead string, found bool) {
-	if r == nil {
+	look := r.search()
+	if look == nil {
 		return "", false
 	}
-	_, f := r.scan(unsafe.Slice(unsafe.StringData(s), len(s)), true)
+	_, f := look.scan(unsafe.Slice(unsafe.StringData(s), len(s)), true)
 	if f == nil {
 		return "", false
 	}
-	return r.pairs[f.pair].Instead, true
+	return look.pairs[f.pair].Instead, true
 }
 
 // tally counts what was found in a stream.
 type tally struct {
 	hits  int
-	found []bool // by pair
+	found map[int]string // names by the number of the pair
 }
 
-func (t *tally) add(r *Redactor, f *form) {
+func (t *tally) add(s *search, f *form) Pair {
 	if t.found == nil {
-		t.found = make([]bool, len(r.pairs))
+		t.found = map[int]string{}
 	}
+	p := s.pairs[f.pair]
 	t.hits++
-	t.found[f.pair] = true
+	t.found[f.pair] = p.name()
+	return p
 }
 
-// names are the names of what was found, in the order of the pairs.
-func (t *tally) names(r *Redactor) []string {
+// names are those of what was found, each once, in the order of the pairs.
+func (t *tally) names() []string {
 	var names []string
-	for i, found := range t.found {
-		if n := r.pairs[i].name(); found && !slices.Contains(names, n) {
-			names = append(names, n)
+	for _, i := range slices.Sorted(maps.Keys(t.found)) {
+		if !slices.Contains(names, t.found[i]) {
+			names = append(names, t.found[i])
 		}
 	}
 	return names

@@ -24,8 +24,8 @@ func model(r *Redactor, text string, final bool) (out string, hits int) {
 	var b strings.Builder
 	for at := 0; at < len(text); {
 		var best *form
-		for i := range r.forms {
-			f := &r.forms[i]
+		for i := range r.search().forms {
+			f := &r.search().forms[i]
 			rest := text[at:]
 			if strings.HasPrefix(rest, f.text) && (best == nil || len(f.text) > len(best.text)) {
 				best = f
@@ -39,7 +39,7 @@ func model(r *Redactor, text string, final bool) (out string, hits int) {
 			at++
 			continue
 		}
-		b.WriteString(r.pairs[best.pair].Instead)
+		b.WriteString(r.search().pairs[best.pair].Instead)
 		at += len(best.text)
 		hits++
 	}
@@ -64,7 +64,7 @@ func drawText(t *rapid.T, r *Redactor) string {
 	for range rapid.IntRange(0, 12).Draw(t, "parts") {
 		part := fewLetters.Draw(t, "text")
 		if r != nil && rapid.Bool().Draw(t, "a form") {
-			f := rapid.SampledFrom(r.forms).Draw(t, "form").text
+			f := rapid.SampledFrom(r.search().forms).Draw(t, "form").text
 			from := rapid.IntRange(0, len(f)).Draw(t, "from")
 			part = f[rapid.SampledFrom([]int{0, 0, from}).Draw(t, "start"):]
 			part = part[:rapid.SampledFrom([]int{len(part), len(part), len(part) / 2}).Draw(t, "end")]
@@ -194,7 +194,7 @@ func TestForms(t *testing.T) {
 
 // Wherever a secret begins in what is encoded, what is left tells no whole byte of it.
 func TestBase64(t *testing.T) {
-	for _, secret := range []string{"\xfb\xff\xfe secret value ~~~ \xff", "123456789ab"} {
+	for _, secret := range []string{"\xfb\xff\xfe secret value ~~~ \xff", "123456789ab", "12345678"} {
 		r := New(Pair{Secret: secret, Instead: ""})
 		for _, enc := range []*base64.Encoding{base64.StdEncoding, base64.URLEncoding, base64.RawStdEncoding} {
 			for before := range 7 {
@@ -210,8 +210,8 @@ func TestBase64(t *testing.T) {
 		}
 	}
 	// A short one has no core that is long enough at each place; nothing else is taken for it.
-	text := base64.StdEncoding.EncodeToString([]byte("12345678"))
-	if got := New(Pair{Secret: "12345678", Instead: "#"}).String(text); got != text {
+	text := base64.StdEncoding.EncodeToString([]byte("12345"))
+	if got := New(Pair{Secret: "12345", Instead: "#"}).String(text); got != text {
 		t.Errorf("got %q", got)
 	}
 }
@@ -349,7 +349,7 @@ func FuzzStream(f *testing.F) {
 	f.Add("a", "\xff\x00", "61ff00FF", 2)
 	f.Fuzz(func(t *testing.T, a, b, text string, size int) {
 		r := New(Pair{Secret: a, Instead: "A"}, Pair{Secret: b, Instead: "B"})
-		if r == nil || r.longest > 1000 {
+		if r == nil || r.search().longest > 1000 {
 			t.Skip()
 		}
 		want, _ := model(r, text, true)

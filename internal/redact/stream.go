@@ -14,6 +14,7 @@ type Reader struct {
 	src   io.Reader
 	tally tally
 
+	look    *search // for what, since data was read
 	buf     []byte
 	data    []byte // of buf: what was read and not handed on
 	plain   int    // so much of data may be handed on
@@ -29,12 +30,14 @@ func (r *Redactor) Reader(src io.Reader) *Reader { return &Reader{r: r, src: src
 func (r *Reader) Hits() int { return r.tally.hits }
 
 // Found are the names of the secrets that were taken out so far, each once.
-func (r *Reader) Found() []string { return r.tally.names(r.r) }
+func (r *Reader) Found() []string { return r.tally.names() }
 
 // Read implements io.Reader.
 func (r *Reader) Read(p []byte) (int, error) {
-	if r.r == nil {
-		return r.src.Read(p)
+	if r.look == nil {
+		if r.look = r.r.search(); r.look == nil {
+			return r.src.Read(p)
+		}
 	}
 	if len(p) == 0 {
 		return 0, nil
@@ -66,9 +69,9 @@ func (r *Reader) take(p []byte) (n int) {
 			k := copy(p[n:], r.data[:r.plain])
 			n, r.plain, r.data = n+k, r.plain-k, r.data[k:]
 		case r.next != nil:
-			r.tally.add(r.r, r.next)
-			r.instead, r.data = r.r.pairs[r.next.pair].Instead, r.data[len(r.next.text):]
-			r.plain, r.next = r.r.scan(r.data, r.err != nil)
+			pair := r.tally.add(r.look, r.next)
+			r.instead, r.data = pair.Instead, r.data[len(r.next.text):]
+			r.plain, r.next = r.look.scan(r.data, r.err != nil)
 		default:
 			return n
 		}
@@ -78,13 +81,16 @@ func (r *Reader) take(p []byte) (n int) {
 
 // fill reads more of src behind the data that waits.
 func (r *Reader) fill() int {
-	if r.buf == nil {
-		r.buf = make([]byte, r.r.longest+chunk)
+	longest := r.look.longest // of what was held back for
+	r.look = r.r.search()
+	if need := max(longest, r.look.longest) + chunk; len(r.buf) < need {
+		r.buf = append(make([]byte, 0, need), r.data...)[:need]
+		r.data = r.buf[:len(r.data)]
 	}
 	held := copy(r.buf, r.data) // less than the longest form
 	n, err := r.src.Read(r.buf[held:])
 	r.data, r.err = r.buf[:held+n], err
-	r.plain, r.next = r.r.scan(r.data, err != nil)
+	r.plain, r.next = r.look.scan(r.data, err != nil)
 	return n
 }
 
@@ -104,7 +110,7 @@ func (r *Redactor) Writer(dst io.Writer) *Writer { return &Writer{r: r, dst: dst
 func (w *Writer) Hits() int { return w.tally.hits }
 
 // Found are the names of the secrets that were taken out so far, each once.
-func (w *Writer) Found() []string { return w.tally.names(w.r) }
+func (w *Writer) Found() []string { return w.tally.names() }
 
 // Write hands on to dst what cannot be part of a secret any more, and keeps the rest for the next call. After an error
 // of dst nothing more is written; how much of p arrived is then not known.
@@ -112,7 +118,7 @@ func (w *Writer) Write(p []byte) (int, error) {
 	if w.err != nil {
 		return 0, w.err
 	}
-	if w.r == nil {
+	if len(w.held) == 0 && w.r.search() == nil {
 		return w.dst.Write(p)
 	}
 	for rest := p; len(rest) > 0; {
@@ -136,7 +142,7 @@ func (w *Writer) Close() error {
 	if w.err == io.ErrClosedPipe {
 		return nil
 	}
-	if w.r != nil {
+	if len(w.held) > 0 {
 		w.pass(w.held, true)
 		w.held = nil
 	}
@@ -147,15 +153,16 @@ func (w *Writer) Close() error {
 
 // pass writes what is decided of data, and gives back the rest.
 func (w *Writer) pass(data []byte, final bool) []byte {
+	look := w.r.search() // there is one: nothing would have been held back
 	for {
-		n, f := w.r.scan(data, final)
+		n, f := look.scan(data, final)
 		w.write(data[:n])
 		data = data[n:]
 		if f == nil {
 			return data
 		}
-		w.tally.add(w.r, f)
-		w.write([]byte(w.r.pairs[f.pair].Instead))
+		pair := w.tally.add(look, f)
+		w.write([]byte(pair.Instead))
 		data = data[len(f.text):]
 	}
 }
