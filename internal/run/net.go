@@ -22,6 +22,8 @@ const mostDenied = 2000
 
 // hear takes one decision of the network.
 func (s *state) hear(e sandbox.NetEvent) {
+	e = scrub(s.Redact, e)
+	s.audit.add(e)
 	b, err := json.Marshal(e)
 	if err == nil {
 		var fields map[string]any

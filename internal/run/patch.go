@@ -40,7 +40,8 @@ func (s *state) saveNowAndThen(ctx context.Context) func() {
 	return func() { cancel(); <-done }
 }
 
-// save captures the work tree as changes.patch, unless it is as it was.
+// save captures the work tree as changes.patch, unless it is as it was. A patch
+// that holds a secret becomes changes.patch.held; there is never but one of them.
 func (s *state) save(ctx context.Context, final bool) error {
 	s.saving.Lock()
 	defer s.saving.Unlock()
@@ -65,12 +66,32 @@ func (s *state) save(ctx context.Context, final bool) error {
 	if c.Same {
 		return nil
 	}
-	if err := os.Rename(tmp, s.dir.path(PatchFile)); err != nil {
+	secrets, err := secretsIn(ctx, s.Redact, tmp)
+	if err != nil {
 		return err
 	}
-	s.last, s.capture = c.Tree, c
-	s.dir.event("saved", map[string]any{"bytes": c.Bytes, "tree": c.Tree})
+	name, other := patchName(secrets), HeldFile
+	fields := map[string]any{"bytes": c.Bytes, "tree": c.Tree}
+	if len(secrets) > 0 {
+		other, fields["secrets"] = PatchFile, secrets
+	}
+	if err := os.Rename(tmp, s.dir.path(name)); err != nil {
+		return err
+	}
+	s.last, s.capture, s.secrets = c.Tree, c, secrets
+	s.dir.event("saved", fields)
+	if err := os.Remove(s.dir.path(other)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
 	return nil
+}
+
+// patchName is the file for a patch that holds these secrets.
+func patchName(secrets []string) string {
+	if len(secrets) > 0 {
+		return HeldFile
+	}
+	return PatchFile
 }
 
 // captureInMemory makes the patch where there is room though the sandbox's disk
@@ -121,11 +142,32 @@ func (s *state) bringOut(ctx context.Context) error {
 		partial = true
 		s.note("the last state could not be taken; the patch is of an earlier one")
 	}
-	return errors.Join(err, s.step("prove", "Prove the patch", func() error { return s.prove(ctx, partial) }))
+	err = errors.Join(err, s.step("prove", "Prove the patch", func() error { return s.prove(ctx, partial) }))
+	// First: that it is held back is what matters most.
+	return errors.Join(s.held(), err)
+}
+
+// reasonSecret is a run's reason when its patch was held back.
+const reasonSecret = "secret"
+
+var errHeld = errors.New("the patch was held back")
+
+// held is the error of a patch that holds a secret.
+func (s *state) held() error {
+	if len(s.secrets) == 0 {
+		return nil
+	}
+	if s.task.Patch == nil {
+		s.task.Patch = &Patch{}
+	}
+	s.task.Patch.Secrets = s.secrets
+	return &failure{reasonSecret, WithHint(fmt.Errorf("%w, since it holds the value of %s", errHeld, strings.Join(s.secrets, ", ")),
+		fmt.Sprintf("it is %s, for you alone; see how the value got in, have it taken out and run again, or clean the patch and lay it on with `git apply`. "+
+			"If the command should never have seen the value, replace it where it is issued", s.dir.path(HeldFile)))}
 }
 
 func (s *state) prove(ctx context.Context, partial bool) error {
-	proof, err := s.base.Prove(ctx, s.dir.path(PatchFile), s.capture.Tree)
+	proof, err := s.base.Prove(ctx, s.dir.path(patchName(s.secrets)), s.capture.Tree)
 	if proof != nil {
 		s.task.Patch = &Patch{
 			Files: proof.Files, Insertions: proof.Insertions, Deletions: proof.Deletions,
@@ -146,7 +188,11 @@ func (s *state) prove(ctx context.Context, partial bool) error {
 }
 
 func (s *state) apply(ctx context.Context) error {
-	r, err := s.base.Apply(ctx, s.Repo, s.dir.path(PatchFile), s.Decide)
+	decide := s.Decide
+	if decide != nil {
+		decide = func(paths []gitbox.RiskyPath) error { return s.Decide(scrub(s.Redact, paths)) }
+	}
+	r, err := s.base.Apply(ctx, s.Repo, s.dir.path(PatchFile), decide)
 	if err != nil {
 		return err
 	}
@@ -165,27 +211,31 @@ func (s *state) outcome(ctx context.Context, err error) {
 		return
 	}
 	t := s.task
-	if ctx.Err() != nil && t.ExitCode == nil && t.Patch == nil {
+	if ctx.Err() != nil && t.ExitCode == nil && t.Patch == nil && !errors.Is(err, errUnaudited) {
 		// The user ended it before there was anything.
 		t.Status, t.Reason, t.Exit = store.RunCanceled, sandbox.ReasonCanceled, exitCanceled
 		return
 	}
 	t.Status, t.Exit, t.Error = store.RunError, exitRavi, err.Error()
 	var f *failure
-	if errors.As(err, &f) {
-		t.Reason = f.step
-	}
 	var end *sandbox.EndError
-	if errors.As(err, &end) {
+	switch {
+	case errors.Is(err, errHeld):
+		t.Reason = reasonSecret
+	case errors.Is(err, errUnaudited):
+		t.Reason = reasonAudit
+	case errors.As(err, &end):
 		t.Reason = end.Reason
+	case errors.As(err, &f):
+		t.Reason = f.step
 	}
 	var ie *sandbox.InitError
 	var h *hinted
 	switch {
-	case errors.As(err, &ie):
-		t.Hint = ie.Hint
 	case errors.As(err, &h):
 		t.Hint = h.hint
+	case errors.As(err, &ie):
+		t.Hint = ie.Hint
 	}
 }
 
@@ -235,6 +285,9 @@ func copyFolder(from, dir string) error {
 		to := filepath.Join(dir, rel)
 		if d.IsDir() {
 			return os.MkdirAll(to, 0o755)
+		}
+		if rel == HeldFile {
+			return nil // it stays where it is held
 		}
 		return copyFile(p, to)
 	})

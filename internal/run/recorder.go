@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"ravi/internal/procid"
+	"ravi/internal/redact"
 	"ravi/internal/store"
 	"ravi/sandbox"
 )
@@ -13,6 +14,8 @@ import (
 type Recorder struct {
 	Store *store.Store
 	RunID string // the run that they are made for; may be empty
+	// Redact takes secrets out of what is written; may be nil.
+	Redact *redact.Redactor
 }
 
 var _ sandbox.Recorder = Recorder{}
@@ -23,10 +26,10 @@ func (r Recorder) Creating(ctx context.Context, i sandbox.Info) error {
 	if err != nil {
 		return err
 	}
-	_, err = r.Store.InsertSandbox(ctx, store.Sandbox{
+	_, err = r.Store.InsertSandbox(ctx, scrub(r.Redact, store.Sandbox{
 		ID: i.ID, RunID: r.RunID, Backend: i.Backend, Image: i.Image, Workspace: i.Workspace,
 		Desired: store.WantRunning, Seen: store.SeenCreating, Owner: self, Dir: i.Dir, Limits: limits(i.Config),
-	})
+	}))
 	return err
 }
 
@@ -45,7 +48,7 @@ func (r Recorder) Created(ctx context.Context, id string, pid int) error {
 
 // Ended implements sandbox.Recorder.
 func (r Recorder) Ended(ctx context.Context, id, reason string) error {
-	_, err := r.Store.UpdateSandboxState(ctx, id, store.SeenEnded, reason)
+	_, err := r.Store.UpdateSandboxState(ctx, id, store.SeenEnded, r.Redact.String(reason))
 	if errors.Is(err, store.ErrFinal) {
 		return nil // somebody else saw it first
 	}

@@ -24,6 +24,7 @@ import (
 
 	"ravi/internal/gitbox"
 	"ravi/internal/network/policy"
+	"ravi/internal/redact"
 	"ravi/internal/store"
 	"ravi/sandbox"
 )
@@ -64,6 +65,10 @@ type Options struct {
 	// certificate authorities, as PEM, by the host that they hold for.
 	NetworkProxy *sandbox.NetworkProxy
 	ExtraCAs     map[string]string
+	// Redact knows the secret values that nothing of a run may show: not its
+	// files, the store, what the command writes, nor errors; may be nil. A patch
+	// that holds one is held back.
+	Redact *redact.Redactor
 	// SaveEvery is how often the work is saved while the command runs.
 	SaveEvery time.Duration
 }
@@ -95,14 +100,22 @@ type state struct {
 	sb   *sandbox.Sandbox
 	net  netLog
 
+	audit *netAudit
+
 	saving  sync.Mutex // one capture at a time
 	last    string     // the tree of the last capture
 	capture *gitbox.Capture
+	secrets []string // that its patch holds
 }
 
 // Run does one run. The Task is there even with an error, once the run was
 // recorded; the error is then what Ravi could not do.
 func Run(ctx context.Context, o Options) (*Task, error) {
+	task, err := run(ctx, o)
+	return scrub(o.Redact, task), scrubError(o.Redact, err)
+}
+
+func run(ctx context.Context, o Options) (*Task, error) {
 	if o.SaveEvery <= 0 {
 		o.SaveEvery = 30 * time.Second
 	}
@@ -111,12 +124,16 @@ func Run(ctx context.Context, o Options) (*Task, error) {
 		shown = gitbox.RedactURL(shown) // a credential in it stays out of every record
 	}
 	id := store.NewRunID()
-	dir, err := newFolder(o.Home, id)
+	dir, err := newFolder(o.Home, id, o.Redact)
 	if err != nil {
 		return nil, err
 	}
 	defer dir.close()
-	s := &state{Options: o, dir: dir, task: &Task{
+	// What is in the sandbox can be stolen, so the task does not bring a secret
+	// there either.
+	task := o.Task
+	o.Task = o.Redact.String(task)
+	s := &state{Options: o, dir: dir, audit: newNetAudit(o.Store, id), task: &Task{
 		ID: id, Status: store.RunRunning, Command: o.Command, Repo: shown,
 		Timings: map[string]int64{}, Backend: o.Config.Backend, Image: o.Config.Image,
 		Limits: limits(o.Config), Dir: dir.dir, StartedAt: store.Now(),
@@ -124,10 +141,10 @@ func Run(ctx context.Context, o Options) (*Task, error) {
 	if err := dir.write(TaskTextFile, []byte(o.Task)); err != nil {
 		return nil, fmt.Errorf("writing the run's folder: %w", err)
 	}
-	if _, err := o.Store.InsertRun(ctx, store.Run{
+	if _, err := o.Store.InsertRun(ctx, scrub(o.Redact, store.Run{
 		ID: id, Status: store.RunRunning, Command: o.Command, Repo: shown, Task: o.Task, Dir: dir.dir,
 		CreatedAt: s.task.StartedAt, StartedAt: &s.task.StartedAt,
-	}); err != nil {
+	})); err != nil {
 		return nil, fmt.Errorf("recording the run: %w", err)
 	}
 	// From now on there is a task.json; if this process is killed, the sweep
@@ -138,7 +155,13 @@ func Run(ctx context.Context, o Options) (*Task, error) {
 		return s.task, errors.Join(err, s.finish(context.WithoutCancel(ctx)))
 	}
 	dir.event("started", map[string]any{"id": id, "command": o.Command, "repo": shown})
+	if instead, found := o.Redact.Found(task); found {
+		s.note("the task held the value of a secret; it says %s instead", instead)
+	}
+	// Not ended with ctx: what was decided has to be written in any case.
+	s.audit.start(context.WithoutCancel(ctx), func(err error) { dir.event("audit_failed", map[string]any{"error": err.Error()}) })
 	err = s.all(ctx)
+	err = errors.Join(err, s.audit.close(context.WithoutCancel(ctx)))
 	s.outcome(ctx, err)
 	if s.task.Status != store.RunError {
 		err = nil
@@ -178,12 +201,12 @@ func WithHint(err error, hint string) error { return &hinted{err, hint} }
 func (s *state) step(name, title string, f func() error) error {
 	end := func(error) {}
 	if s.Step != nil {
-		end = s.Step(title)
+		end = s.Step(s.Redact.String(title))
 	}
 	start := time.Now()
 	err := f()
 	s.task.Timings[name] = time.Since(start).Milliseconds()
-	end(err)
+	end(scrubError(s.Redact, err))
 	fields := map[string]any{"step": name, "ms": s.task.Timings[name]}
 	if err != nil {
 		fields["error"] = err.Error()
@@ -196,7 +219,7 @@ func (s *state) step(name, title string, f func() error) error {
 }
 
 func (s *state) note(format string, args ...any) {
-	n := fmt.Sprintf(format, args...)
+	n := s.Redact.String(fmt.Sprintf(format, args...))
 	s.task.Notes = append(s.task.Notes, n)
 	s.dir.event("note", map[string]any{"text": n})
 	if s.Note != nil {
@@ -257,7 +280,7 @@ func (s *state) all(ctx context.Context) (err error) {
 }
 
 func (s *state) open(ctx context.Context) (*sandbox.Sandbox, error) {
-	opts := []sandbox.Option{sandbox.WithHome(s.Home), sandbox.WithRecorder(Recorder{Store: s.Store, RunID: s.task.ID}), sandbox.WithNetEvents(s.hear)}
+	opts := []sandbox.Option{sandbox.WithHome(s.Home), sandbox.WithRecorder(recorder{Recorder{Store: s.Store, RunID: s.task.ID, Redact: s.Redact}, s.audit}), sandbox.WithNetEvents(s.hear)}
 	if s.Keep {
 		opts = append(opts, sandbox.WithGrace(keepFor))
 	}
@@ -324,7 +347,7 @@ func (s *state) export(ctx context.Context, dir string) error {
 		s.note("%d things in the work tree are no plain files and were left (%s)", n.Count, first(n))
 	}
 	_, err = s.Store.UpdateRun(ctx, s.task.ID, func(r *store.Run) error {
-		r.Repo, r.Base = s.task.Repo, s.base.Commit
+		r.Repo, r.Base = s.Redact.String(s.task.Repo), s.base.Commit
 		return nil
 	})
 	return err
@@ -367,12 +390,12 @@ func (s *state) enter(ctx context.Context) error {
 
 // command runs the user's command and notes how it ended.
 func (s *state) command(ctx context.Context) error {
-	out, err := newLog(s.dir.path(filepath.Join(LogsDir, "stdout.log")), s.Stdout)
+	out, err := newLog(s.dir.path(filepath.Join(LogsDir, "stdout.log")), s.Stdout, s.Redact)
 	if err != nil {
 		return err
 	}
 	defer out.close()
-	errs, err := newLog(s.dir.path(filepath.Join(LogsDir, "stderr.log")), s.Stderr)
+	errs, err := newLog(s.dir.path(filepath.Join(LogsDir, "stderr.log")), s.Stderr, s.Redact)
 	if err != nil {
 		return err
 	}
@@ -396,7 +419,9 @@ func (s *state) command(ctx context.Context) error {
 		return err
 	}
 	st, err := p.Wait()
-	s.task.Output = Output{Bytes: out.total + errs.total, Truncated: out.truncated || errs.truncated || st.OutputLeft}
+	out.close()
+	errs.close()
+	s.task.Output = Output{Bytes: out.total + errs.total, Truncated: out.left+errs.left > 0 || st.OutputLeft}
 	if err != nil {
 		return err
 	}

@@ -207,6 +207,8 @@ func (s Sweeper) closeFolder(run store.Run) error {
 	t.Error = "the process that did the run was killed"
 	if _, err := os.Stat(filepath.Join(dir, PatchFile)); err == nil {
 		t.Hint = PatchFile + " is what was saved before; it was not proven"
+	} else if _, err := os.Stat(filepath.Join(dir, HeldFile)); err == nil {
+		t.Hint = HeldFile + " is what was saved before; it holds the value of a secret, and was not proven"
 	}
 	return (&folder{dir: dir}).writeTask(&t)
 }

@@ -9,16 +9,18 @@ import (
 	"time"
 
 	"ravi/internal/gitbox"
+	"ravi/internal/redact"
 	"ravi/internal/store"
 )
 
 // Names in a run's directory.
 const (
-	TaskTextFile = "TASK.md"       // what was asked for
-	TaskFile     = "task.json"     // what came of it
-	PatchFile    = "changes.patch" // what was changed
-	EventsFile   = "events.jsonl"  // what happened, a line each
-	LogsDir      = "logs"          // what the command wrote
+	TaskTextFile = "TASK.md"            // what was asked for
+	TaskFile     = "task.json"          // what came of it
+	PatchFile    = "changes.patch"      // what was changed
+	HeldFile     = "changes.patch.held" // the same, in its place, when it holds a secret
+	EventsFile   = "events.jsonl"       // what happened, a line each
+	LogsDir      = "logs"               // what the command wrote
 )
 
 // Task is task.json: the outcome of a run.
@@ -80,6 +82,9 @@ type Patch struct {
 	Risky []gitbox.RiskyPath `json:"risky,omitempty"`
 	// LFS are changed files whose content is not in the patch.
 	LFS []string `json:"lfs,omitempty"`
+	// Secrets are the names of those whose values the patch holds. It is then
+	// held back: changes.patch is missing, and changes.patch.held there.
+	Secrets []string `json:"secrets,omitempty"`
 }
 
 // Output says how much the command wrote, and whether the logs have all of it.
@@ -90,14 +95,15 @@ type Output struct {
 
 // folder is the directory of one run.
 type folder struct {
-	dir string
+	dir    string
+	redact *redact.Redactor // for all that is written here but the patch
 
 	mu     sync.Mutex
 	events *os.File
 }
 
-func newFolder(home, id string) (*folder, error) {
-	f := &folder{dir: filepath.Join(home, "runs", id)}
+func newFolder(home, id string, r *redact.Redactor) (*folder, error) {
+	f := &folder{dir: filepath.Join(home, "runs", id), redact: r}
 	if err := os.MkdirAll(filepath.Join(f.dir, LogsDir), 0o700); err != nil {
 		return nil, fmt.Errorf("making the run's folder: %w", err)
 	}
@@ -114,7 +120,7 @@ func (f *folder) close() { f.events.Close() }
 // worth ending a run for; task.json is written at the end in any case.
 func (f *folder) event(kind string, fields map[string]any) {
 	line := map[string]any{"time": time.Now().UTC().Format(time.RFC3339Nano), "event": kind}
-	for k, v := range fields {
+	for k, v := range scrub(f.redact, fields) {
 		line[k] = v
 	}
 	b, err := json.Marshal(line)
@@ -136,7 +142,7 @@ func (f *folder) write(name string, b []byte) error {
 }
 
 func (f *folder) writeTask(t *Task) error {
-	b, err := json.MarshalIndent(t, "", "  ")
+	b, err := json.MarshalIndent(scrub(f.redact, t), "", "  ")
 	if err != nil {
 		return err
 	}
