@@ -46,7 +46,7 @@ standard input is not read.`,
 			{What: "asks for the value", Line: "ravi secrets set GITHUB_TOKEN --host api.github.com"},
 			{What: "for a header of its own", Line: "ravi secrets set DEPLOY_KEY --host '*.corp.example' --header 'X-Api-Key: {}' \\\n      --from-file key.txt"},
 			{What: "from a program", Line: "ravi secrets set GH --host api.github.com --command -- gh auth token"},
-			{What: "tokens of a GitHub App", Line: "ravi secrets set GIT --host github.com --header 'Authorization: Basic {}' \\\n      --github-app 12345 --private-key-file app.pem --permission contents=write"},
+			{What: "tokens of a GitHub App", Line: "ravi secrets set GITHUB --host github.com --host api.github.com \\\n      --github-app 12345 --private-key-file app.pem --permission contents=write"},
 			{What: "one more host; the value stays", Line: "ravi secrets set GITHUB_TOKEN --host api.github.com --host github.com"},
 		},
 		Handler: setSecret, Print: printSecretSet,
@@ -56,7 +56,7 @@ standard input is not read.`,
 type secretsSetInput struct {
 	Name            string            `json:"name" arg:"NAME" usage:"letters, digits and _, such as GITHUB_TOKEN"`
 	Hosts           []string          `json:"hosts" flag:"host" value:"HOST[:PORT]" host:"network" usage:"a host that it may go to, or *.HOST; may be repeated"`
-	Headers         []string          `json:"headers" flag:"header" value:"'NAME: {}'" usage:"the header that it stands in, {} is the value; may be repeated (default 'Authorization: Bearer {}')"`
+	Headers         []string          `json:"headers" flag:"header" value:"'NAME: {}'" usage:"a header that it may stand in, {} is the value; may be repeated (default 'Authorization: Bearer {}')"`
 	Query           *string           `json:"query" flag:"query" value:"PARAM" usage:"a parameter of the query that it may stand in as well; '' is none"`
 	Env             []string          `json:"env" flag:"env" value:"VAR" host:"none" usage:"the variable of the sandbox that stands for it; may be repeated (default NAME)"`
 	FromEnv         string            `json:"from_env" flag:"from-env" value:"VAR" host:"secret" usage:"take the value from this variable"`

@@ -27,7 +27,8 @@ const DefaultHeader = "Authorization: Bearer " + Placeholder
 type Binding struct {
 	// Hosts are host, host:port, *.host and *.host:port. The port is 443 when none is named.
 	Hosts []string `json:"hosts"`
-	// Headers are templates such as "Authorization: Bearer {}", where {} is the value.
+	// Headers are templates such as "Authorization: Bearer {}", where {} is the value. It may stand in these headers; what
+	// stands around it is how it is sent when nothing else is said.
 	Headers []string `json:"headers"`
 	// Query is the parameter of a query that the value may stand in as well; empty is none.
 	Query string `json:"query,omitempty"`
@@ -230,7 +231,10 @@ func SplitHeader(template string) (name, before, after string, err error) {
 }
 
 // frames are headers that say where a request goes and where it ends; a value has no business there.
-var frames = []string{"Host", "Content-Length", "Transfer-Encoding", "Connection", "Upgrade", "Te", "Trailer", "Expect", "Keep-Alive", "Proxy-Connection", "Range", "Accept-Encoding"}
+var frames = []string{
+	"Host", "Content-Length", "Transfer-Encoding", "Connection", "Upgrade", "Te", "Trailer", "Expect", "Keep-Alive", "Proxy-Connection",
+	"Proxy-Authorization", "Range", "If-Range", "Accept-Encoding", "Http2-Settings",
+}
 
 func normalHeader(template string) (string, error) {
 	if len(template) > maxHeader {

@@ -82,7 +82,7 @@ func TestHeaders(t *testing.T) {
 	for name, in := range map[string]string{
 		"empty": "", "no colon": "Authorization {}", "no place": "Authorization: Bearer", "two places": "X-A: {}{}", "no name": ": {}", "a space in the name": "X A: {}",
 		"a place in the name": "X-{}: {}", "a line break": "X-A: {}\r\nHost: evil.test", "a line break in front": "X-A: a\n{}", "a NUL": "X-A: \x00{}", "not ASCII": "X-A: ü{}",
-		"Host": "Host: {}", "length": "content-length: {}", "encoding": "Transfer-Encoding: {}", "upgrade": "Upgrade: {}", "range": "range: {}",
+		"Host": "Host: {}", "length": "content-length: {}", "encoding": "Transfer-Encoding: {}", "upgrade": "Upgrade: {}", "range": "range: {}", "proxy": "proxy-authorization: Basic {}",
 		"too long": "X-A: " + strings.Repeat("a", maxHeader) + "{}",
 	} {
 		if got, err := normalHeader(in); err == nil {

@@ -141,6 +141,8 @@ func checkValue(text string) error {
 		return refuse(ErrValue, headers, "the value holds a control character")
 	case strings.TrimSpace(text) == "":
 		return refuse(ErrValue, "", "the value is nothing but spaces")
+	case strings.TrimSpace(text) != text:
+		return refuse(ErrValue, "a header's value loses them on its way", "the value begins or ends with a space")
 	case len(text) < MinValue:
 		return refuse(ErrValue, "what is this short is guessed, and found in text that has nothing to do with it",
 			"the value has %d bytes; a secret has at least %d", len(text), MinValue)

@@ -184,6 +184,8 @@ func TestValues(t *testing.T) {
 		"DEL":               {"1234\x7f5678", false},
 		"a C1 control":      {"1234\u00855678", false},
 		"not UTF-8":         {"1234\xff5678", false},
+		"a space in front":  {" 12345678", false},
+		"a space behind":    {"12345678 \n", false},
 		"spaces":            {"            ", false},
 		"other spaces":      {strings.Repeat("\u2003", 8), false},
 	} {
@@ -394,7 +396,7 @@ func TestModel(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"set": func(t *rapid.T) {
 				name := names.Draw(t, "name")
-				value := rapid.StringMatching(`[ -~]{1,3}[a-zA-Z0-9"\\<&é]{8,40}`).Draw(t, "value")
+				value := rapid.StringMatching(`[!-~][ -~]{0,3}[a-zA-Z0-9"\\<&é]{8,40}`).Draw(t, "value")
 				host := rapid.StringMatching(`[a-z]{1,5}\.example(:8[0-9]{3})?`).Draw(t, "host")
 				_, err := pick(t).Set(ctx, name, Change{Hosts: []string{host}, Source: stored(value)})
 				if (err != nil) != clash(name) {
