@@ -36,7 +36,7 @@ func checkNet(cfg Config, backendName string) error {
 	case cfg.AllowNet.closed():
 		return nil
 	}
-	if _, err := cfg.AllowNet.policy(); err != nil {
+	if _, err := cfg.AllowNet.Policy(); err != nil {
 		return fmt.Errorf("allow_net: %w", err)
 	}
 	return nil

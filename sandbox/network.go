@@ -48,8 +48,8 @@ func readFloor(raw json.RawMessage, backendName string) (f policy.Floor, err err
 	return f, nil
 }
 
-// policy is what the rules say.
-func (a AllowNet) policy() (policy.Policy, error) {
+// Policy is what the rules say.
+func (a AllowNet) Policy() (policy.Policy, error) {
 	switch {
 	case a.All:
 		return policy.All(), nil
@@ -84,7 +84,7 @@ func (s *Sandbox) networkConfig(a AllowNet) (json.RawMessage, error) {
 	if a.closed() && len(s.floor.AlwaysAllow)+len(s.serviceNames) == 0 || s.backend != BackendGVisor {
 		return nil, nil
 	}
-	p, err := a.policy()
+	p, err := a.Policy()
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +99,7 @@ func (s *Sandbox) HasNetwork() bool { return s.line != nil }
 // allow any more are cut. A sandbox that was made without a network gets none, and
 // the floor that it was made with stays.
 func (s *Sandbox) SetAllowNet(ctx context.Context, a AllowNet) error {
-	p, err := a.policy()
+	p, err := a.Policy()
 	if err != nil {
 		return err
 	}

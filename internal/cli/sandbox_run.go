@@ -65,6 +65,7 @@ type runInput struct {
 	Env      map[string]string `json:"env" flag:"env" short:"e" value:"NAME=VALUE" host:"secret" usage:"a variable for the command; credentials are refused"`
 	Volumes  []string          `json:"volumes" flag:"volume" short:"v" value:"HOST:GUEST[:ro|rw]" host:"volume" usage:"a folder of this machine to see inside, read-only unless :rw"`
 	AllowNet []string          `json:"allow_net" flag:"allow-net" value:"none|all|HOST,…" host:"network" usage:"what it may reach: names, NAME:PORT, *.NAME, @LIST; all is the public internet"`
+	Secrets  []string          `json:"secrets" flag:"secret" value:"NAME" host:"secret" usage:"a secret that it can use without having it; see ravi secrets"`
 	NetLog   bool              `json:"net_log" flag:"net-log" host:"none" usage:"show what the network decides, as it does"`
 	Keep     bool              `json:"keep" flag:"keep" usage:"leave the sandbox there in the end"`
 	Out      string            `json:"out" flag:"out" short:"o" value:"DIR" host:"path" usage:"copy the outcome there"`
@@ -162,6 +163,9 @@ func runOptions(ctx context.Context, env *command.Env, in runInput) (o runs.Opti
 		Step:   env.Progress.Step, Note: env.Progress.Log,
 	}
 	if o.SaveEvery, err = saveEvery(); err != nil {
+		return o, err
+	}
+	if err := runSecrets(ctx, env, in, &o); err != nil {
 		return o, err
 	}
 	if in.NetLog {

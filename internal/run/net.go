@@ -56,7 +56,7 @@ const (
 // None opens UDP; and where a rule is named that decided, it is the operator's,
 // or it did allow the connection, and what was said on it was refused.
 func Suggestible(e sandbox.NetEvent) bool {
-	return !e.Allowed && e.Proto != "udp" && e.Rule == ""
+	return !e.Allowed && !e.Alarm && e.Proto != "udp" && e.Rule == ""
 }
 
 // Suggest is the smallest list of rules that a run can be given to reach what

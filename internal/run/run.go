@@ -25,6 +25,7 @@ import (
 	"ravi/internal/gitbox"
 	"ravi/internal/network/policy"
 	"ravi/internal/redact"
+	"ravi/internal/secret"
 	"ravi/internal/store"
 	"ravi/sandbox"
 )
@@ -69,6 +70,10 @@ type Options struct {
 	// files, the store, what the command writes, nor errors; may be nil. A patch
 	// that holds one is held back.
 	Redact *redact.Redactor
+	// Secrets are names of those of the Vault that the sandbox can use. Their
+	// values do not go into it.
+	Secrets []string
+	Vault   *secret.Store
 	// SaveEvery is how often the work is saved while the command runs.
 	SaveEvery time.Duration
 }
@@ -100,7 +105,8 @@ type state struct {
 	sb   *sandbox.Sandbox
 	net  netLog
 
-	audit *netAudit
+	audit  *netAudit
+	leases leased
 
 	saving  sync.Mutex // one capture at a time
 	last    string     // the tree of the last capture
@@ -116,6 +122,9 @@ func Run(ctx context.Context, o Options) (*Task, error) {
 }
 
 func run(ctx context.Context, o Options) (*Task, error) {
+	if o.Redact == nil {
+		o.Redact = &redact.Redactor{}
+	}
 	if o.SaveEvery <= 0 {
 		o.SaveEvery = 30 * time.Second
 	}
@@ -236,13 +245,18 @@ func (s *state) all(ctx context.Context) (err error) {
 	}
 	defer os.RemoveAll(work)
 
+	secrets, err := s.lease(ctx)
+	defer s.giveBack()
+	if err != nil {
+		return &failure{"secrets", err}
+	}
 	// The sandbox starts while the repository is read.
 	opened := make(chan error, 1)
 	var took time.Duration
 	go func() {
 		start := time.Now()
 		var err error
-		s.sb, err = s.open(ctx)
+		s.sb, err = s.open(ctx, secrets)
 		took = time.Since(start)
 		opened <- err
 	}()
@@ -251,6 +265,8 @@ func (s *state) all(ctx context.Context) (err error) {
 	s.task.Timings["create"] = took.Milliseconds() // not what of it was waited for
 	if s.sb != nil {
 		defer func() { err = errors.Join(err, s.close()) }()
+		s.renew(context.WithoutCancel(ctx))
+		defer s.stopRenewing()
 	}
 	if err := errors.Join(exportErr, openErr); err != nil {
 		return err
@@ -279,7 +295,7 @@ func (s *state) all(ctx context.Context) (err error) {
 	return err
 }
 
-func (s *state) open(ctx context.Context) (*sandbox.Sandbox, error) {
+func (s *state) open(ctx context.Context, secrets []sandbox.Secret) (*sandbox.Sandbox, error) {
 	opts := []sandbox.Option{sandbox.WithHome(s.Home), sandbox.WithRecorder(recorder{Recorder{Store: s.Store, RunID: s.task.ID, Redact: s.Redact}, s.audit}), sandbox.WithNetEvents(s.hear)}
 	if s.Keep {
 		opts = append(opts, sandbox.WithGrace(keepFor))
@@ -295,6 +311,9 @@ func (s *state) open(ctx context.Context) (*sandbox.Sandbox, error) {
 		opts = append(opts, sandbox.WithNetworkProxy(*s.NetworkProxy))
 	}
 	opts = append(opts, sandbox.WithExtraCAs(s.ExtraCAs))
+	if len(secrets) > 0 {
+		opts = append(opts, sandbox.WithSecrets(secrets...))
+	}
 	// The repository is cloned inside, so there is no workspace of the host.
 	sb, err := sandbox.Open(ctx, s.Config, "", opts...)
 	if err == nil {
@@ -468,6 +487,7 @@ func (s *state) ended(ctx context.Context, err error) error {
 func (s *state) close() error {
 	if s.Keep {
 		s.note("the sandbox %s is kept for %v; end it with `ravi sandbox kill %s`", s.sb.ID, keepFor, s.sb.ID)
+		s.withdraw()
 		s.sb.Detach()
 		return nil
 	}

@@ -35,6 +35,9 @@ type Rule struct {
 	tls     TLSMode
 }
 
+// Injects are the names of the secrets that the rule has put into requests.
+func (r Rule) Injects() []string { return slices.Clone(r.inject) }
+
 // portRange is first to last, both included, and neither is 0.
 type portRange struct{ first, last uint16 }
 
