@@ -188,11 +188,15 @@ func printSecrets(env *command.Env, w io.Writer, list []secret.Secret) error {
 		{Title: "SOURCE"}, {Title: "CHANGED", Right: true}}, rows)
 }
 
-// placesOf are where in a request the value may stand.
+// placesOf names where in a request the value may stand.
 func placesOf(s secret.Secret) []string {
-	places := slices.Clone(s.Headers)
+	var places []string
+	for _, h := range s.Headers {
+		name, _, _ := strings.Cut(h, ":")
+		places = append(places, name)
+	}
 	if s.Query != "" {
-		places = append(places, "?"+s.Query+"="+secret.Placeholder)
+		places = append(places, "?"+s.Query)
 	}
 	return places
 }

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	flag.Parse()
-	flag.Set("rapid.checks", "40") // each step waits for the disk
+	flag.Set("rapid.checks", "15") // each step waits for the disk
 	os.Exit(m.Run())
 }
 
