@@ -226,8 +226,9 @@ type task struct {
 			Deletions          int
 			Binary             bool
 		} `json:"paths"`
-		Risky []struct{ Path, Why string } `json:"risky"`
-		LFS   []string                     `json:"lfs"`
+		Risky   []struct{ Path, Why string } `json:"risky"`
+		Secrets []string                     `json:"secrets"`
+		LFS     []string                     `json:"lfs"`
 	} `json:"patch"`
 	Output struct {
 		Bytes     int64 `json:"bytes"`

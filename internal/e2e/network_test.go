@@ -68,9 +68,14 @@ http {
 		ssl_certificate %[1]s/site.pem; ssl_certificate_key %[1]s/site.key;
 		location / { return 200 "nginx says hello\n"; }
 		location /away { return 302 http://metadata.test/; }
+		location /secret {
+			add_header X-Echo $http_authorization always;
+			if ($http_authorization != "Bearer %[4]s") { return 401 "who is $http_authorization?\n"; }
+			return 200 "welcome, $http_authorization\n";
+		}
 	}
 }
-`, s.dir, s.secure, s.insecure)
+`, s.dir, s.secure, s.insecure, siteToken)
 	must(t, os.WriteFile(s.dir+"/nginx.conf", []byte(config), 0o600))
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	must(t, err)
