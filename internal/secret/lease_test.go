@@ -6,11 +6,15 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"ravi/internal/procid"
 )
 
 // script writes a program of the shell, for a secret to run.
@@ -184,6 +188,7 @@ func TestCommandFails(t *testing.T) {
 		"value, no value":  {`printf '` + canary + `\n\nmore lines'; echo ` + canary + ` >&2`, "printed no secret: the value has more than one line:\n[secret]"},
 		"a long complaint": {`echo ` + canary + `; i=0; while [ $i -lt 5000 ]; do echo complaint ` + canary + ` number $i; i=$((i+1)); done >&2; exit 1`, "complaint [secret] number 4999"},
 		"one line of it":   {`echo ` + canary + `; i=0; while [ $i -lt 5000 ]; do printf %s ` + canary + `; i=$((i+1)); done >&2; exit 1`, "failed (exit status 1)"},
+		"a long value":     {`v=` + canary + `; while [ ${#v} -lt 10000 ]; do v=$v$v; done; echo $v; for i in 1 2 3 4 5 6 7; do printf %s $v; done >&2; exit 1`, "failed (exit status 1)"},
 		"too much":         {"yes " + canary, "prints more than 65536 bytes"},
 		"nothing":          {"exit 0", "printed no secret: the value is empty"},
 		"not UTF-8":        {`printf '\377\376 no' >&2; exit 1`, "\uFFFD"},
@@ -224,20 +229,34 @@ func TestCommandEnds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, _ := newStore(t)
-			s.patience = 300 * time.Millisecond
+			s.patience = 2 * time.Second
 			pid := filepath.Join(t.TempDir(), "pid")
 			if err := syscall.Mkfifo(pid, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			fifo, err := os.OpenFile(pid, os.O_RDWR, 0)
+			l := lease(t, s, Source{Argv: append(script(t, text), pid)}, Scope{})
+			done := make(chan error)
+			go func() {
+				_, _, err := l.Value(t.Context())
+				done <- err
+			}()
+			b, err := os.ReadFile(pid)
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer fifo.Close()
-			l := lease(t, s, Source{Argv: append(script(t, text), pid)}, Scope{})
-			_, _, err = l.Value(t.Context())
-			if told := mustCause(t, err, ErrSource); !strings.Contains(told.Message, "did not end within 300ms") {
+			n, err := strconv.Atoi(strings.TrimSpace(string(b)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			id, err := procid.Of(n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if told := mustCause(t, <-done, ErrSource); !strings.Contains(told.Message, "did not end within "+s.patience.String()) {
 				t.Errorf("got %q", told.Message)
+			}
+			for procid.Alive(id) && t.Context().Err() == nil { // it was sent a signal that it cannot refuse
+				runtime.Gosched()
 			}
 		})
 	}
@@ -268,6 +287,30 @@ func TestCommandInterrupted(t *testing.T) {
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestDecodeRefuses(t *testing.T) {
+	one := func(name, more string) string {
+		return `{"name":"` + name + `","hosts":["a.example"],"headers":[],"env":[],"created_at":"2026-01-01T00:00:00Z","updated_at":"2026-01-01T00:00:00Z",` + more + `}`
+	}
+	good := one("A", `"value":"`+canary+`"`)
+	if doc, err := decode([]byte(`{"version":1,"secrets":[` + good + `]}`)); err != nil || len(doc.Secrets) != 1 {
+		t.Fatalf("got %v", err)
+	}
+	for name, in := range map[string]string{
+		"the same name":  good + "," + good,
+		"case":           good + "," + one("a", `"value":"`+canary+`"`),
+		"no source":      one("A", `"query":"q"`),
+		"two sources":    one("A", `"value":"`+canary+`","command":["x"]`),
+		"another key":    one("A", `"value":"`+canary+`","`+canary+`":1`),
+		"a short value":  one("A", `"value":"short"`),
+		"a bad name":     one("A-B", `"value":"`+canary+`"`),
+		"an app, no key": one("A", `"github_app":{"app_id":1,"api_url":"https://a.example","permissions":{"contents":"read"},"private_key":"`+canary+`"}`),
+	} {
+		if _, err := decode([]byte(`{"version":1,"secrets":[` + in + `]}`)); err == nil || strings.Contains(err.Error(), canary) {
+			t.Errorf("%s: got %v", name, err)
+		}
 	}
 }
 
