@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -94,6 +95,10 @@ func TestRunShowsNoSecret(t *testing.T) {
 	// The value comes in pieces, and in another form.
 	o := onHost(t, `printf 'out %.12s' "$1"; printf '%s\n' "${1#????????????}"; printf %s "$1" | od -An -tx1 | tr -d ' \n' >&2; echo "$0" `+"another-value-of-mine"+`; exit 3`)
 	o.Command = append(o.Command, "zero", value)
+	o.Command[0] = filepath.Join(t.TempDir(), "another-value-of-mine")
+	sh, err := exec.LookPath("sh")
+	must(t, err)
+	must(t, os.Symlink(sh, o.Command[0]))
 	dir := filepath.Join(t.TempDir(), "another-value-of-mine")
 	o.Repo = newRepo(t, dir)
 	o.Task = "use " + value + "\n"
@@ -141,7 +146,7 @@ func TestRunShowsNoSecret(t *testing.T) {
 	if got := read(TaskTextFile); got != "use [secret TOKEN]\n" {
 		t.Errorf("the task: %q", got)
 	}
-	for _, want := range []string{"step Run sh", "note the task held the value of a secret; it says [secret TOKEN] instead"} {
+	for _, want := range []string{"[secret OTHER]\nstep ended", "note the task held the value of a secret; it says [secret TOKEN] instead"} {
 		if !strings.Contains(shown.String(), want) {
 			t.Errorf("%q is missing in:\n%s", want, &shown)
 		}
