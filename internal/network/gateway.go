@@ -21,6 +21,7 @@ import (
 type Gateway struct {
 	names  *names.Table
 	proxy  *intercept.Proxy
+	dialer *dial.Client
 	ca     *intercept.CA
 	events *feed
 	// secrets are put into requests; their owner sends them (Order).
@@ -43,6 +44,7 @@ type flow struct {
 	name string
 	addr netip.Addr
 	port uint16
+	udp  bool
 	cut  context.CancelFunc
 }
 
@@ -61,7 +63,7 @@ func NewGateway(c Config, dialer *dial.Client, roots *x509.CertPool) (*Gateway, 
 		}
 	}
 	g := &Gateway{
-		names: names.New([]byte(c.Seed)), ca: ca, events: newFeed(), services: c.Services, door: newDoor(),
+		names: names.New([]byte(c.Seed)), dialer: dialer, ca: ca, events: newFeed(), services: c.Services, door: newDoor(),
 		policy: c.Effective(), flows: map[*flow]struct{}{}, system: roots, trusted: newAuthorities(roots, c.ExtraCAs),
 	}
 	g.proxy = &intercept.Proxy{
@@ -82,10 +84,18 @@ func (g *Gateway) SetPolicy(c Config) {
 	defer g.mu.Unlock()
 	g.policy, g.trusted = c.Effective(), newAuthorities(g.system, c.ExtraCAs)
 	for f := range g.flows {
-		if !g.policy.Connect(f.name, f.addr, f.port).Allowed {
+		if !f.decide(g.policy).Allowed {
 			f.cut()
 		}
 	}
+}
+
+// decide asks a policy about the flow.
+func (f *flow) decide(p policy.Effective) policy.Decision {
+	if f.udp {
+		return p.Datagram(f.name, f.addr, f.port)
+	}
+	return p.Connect(f.name, f.addr, f.port)
 }
 
 func (g *Gateway) now() policy.Effective {
@@ -144,21 +154,26 @@ func (g *Gateway) Connect(to netip.AddrPort) func(context.Context, net.Conn) {
 		g.refused(f, policy.Decision{Why: "the address stands for no name: connect by name"})
 		return nil
 	}
-	if d := g.now().Connect(f.name, f.addr, f.port); !d.Allowed {
+	if d := f.decide(g.now()); !d.Allowed {
 		g.refused(f, d)
 		return nil
 	}
+	return g.open(f, func(ctx context.Context, guest net.Conn) { g.proxy.Serve(ctx, guest, f.target(), f.port) })
+}
+
+// open has a flow be cut when the policy does not allow it any more.
+func (g *Gateway) open(f *flow, serve func(context.Context, net.Conn)) func(context.Context, net.Conn) {
 	return func(ctx context.Context, guest net.Conn) {
 		ctx, f.cut = context.WithCancel(ctx)
 		defer f.cut()
 		g.mu.Lock()
 		g.flows[f] = struct{}{}
 		// The policy may have been replaced since it was asked.
-		if !g.policy.Connect(f.name, f.addr, f.port).Allowed {
+		if !f.decide(g.policy).Allowed {
 			f.cut()
 		}
 		g.mu.Unlock()
-		g.proxy.Serve(ctx, guest, f.target(), f.port)
+		serve(ctx, guest)
 		g.mu.Lock()
 		delete(g.flows, f)
 		g.mu.Unlock()
@@ -172,16 +187,12 @@ func (f *flow) target() string {
 	return f.name
 }
 
-// Datagram tells of a packet that goes nowhere.
-func (g *Gateway) Datagram(to netip.AddrPort) {
-	f := &flow{addr: to.Addr(), port: to.Port()}
-	f.name, _ = g.names.Name(to.Addr())
-	g.events.add(Event{Time: time.Now(), Kind: KindFlow, Name: f.name, Addr: f.addr, Port: f.port, Proto: "udp",
-		Why: "UDP is not passed on; QUIC falls back to TCP by itself"})
-}
-
 func (g *Gateway) refused(f *flow, d policy.Decision) {
-	g.events.add(Event{Time: time.Now(), Kind: KindFlow, Name: f.name, Addr: f.addr, Port: f.port, Proto: "tcp", Rule: d.Rule, Why: d.Why})
+	proto := "tcp"
+	if f.udp {
+		proto = "udp"
+	}
+	g.events.add(Event{Time: time.Now(), Kind: KindFlow, Name: f.name, Addr: f.addr, Port: f.port, Proto: proto, Rule: d.Rule, Why: d.Why})
 }
 
 // told passes on what the proxy tells.

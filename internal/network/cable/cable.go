@@ -45,9 +45,11 @@ type Handler interface {
 	// Connect decides on a TCP connection at its first packet. A nil serve
 	// refuses it; else serve is called with the connection, and closes it.
 	Connect(to netip.AddrPort) (serve func(context.Context, net.Conn))
-	// Datagram hears of a UDP packet that is neither a question for a name nor
-	// passed on.
-	Datagram(to netip.AddrPort)
+	// Datagram decides on UDP packets that are no questions for names, at the
+	// first one from a port of the guest's. A nil serve refuses them; else serve
+	// is called with the connection, of which each read and write is a packet,
+	// and closes it.
+	Datagram(to netip.AddrPort) (serve func(context.Context, net.Conn))
 }
 
 // Bounds of one cable.

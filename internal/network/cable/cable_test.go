@@ -1,6 +1,7 @@
 package cable
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -77,10 +78,49 @@ func (h *handler) seen() (asked []string, refused, datagrams []netip.AddrPort) {
 	return slices.Clone(h.asked), slices.Clone(h.refused), slices.Clone(h.datagrams)
 }
 
-func (h *handler) Datagram(to netip.AddrPort) {
+func (h *handler) Datagram(to netip.AddrPort) func(context.Context, net.Conn) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.datagrams = append(h.datagrams, to)
+	if to.Port() != echoPort {
+		return nil
+	}
+	return func(ctx context.Context, c net.Conn) {
+		defer c.Close()
+		b := make([]byte, 2000)
+		for {
+			n, err := c.Read(b)
+			if err != nil {
+				return
+			}
+			if _, err := c.Write(b[:n]); err != nil {
+				return
+			}
+		}
+	}
+}
+
+// echoPort is where datagrams are answered.
+const echoPort = 7
+
+// What the handler serves passes both ways, each packet as it is.
+func TestDatagramsAreServed(t *testing.T) {
+	p := plug(t)
+	c, err := p.dial(t, "udp", "198.18.1.7:7")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
+	for _, size := range []int{1, 0, 1400, 2} {
+		if _, err := c.Write(bytes.Repeat([]byte("x"), size)); err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, 2000)
+		if n, err := c.Read(b); err != nil || n != size {
+			t.Errorf("%d bytes came back of %d: %v", n, size, err)
+		}
+	}
 }
 
 // plugged is a cable with real sockets at its near end.

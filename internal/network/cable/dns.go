@@ -11,6 +11,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 	"gvisor.dev/gvisor/pkg/waiter"
+
+	"ravi/internal/network/tap"
 )
 
 const dnsPort = 53
@@ -20,16 +22,23 @@ const ttl = 60
 
 // datagram is called for the first packet from a port of the guest's to an
 // address. Questions for names are answered whatever server they were meant
-// for; what is not taken is answered by the stack as unreachable, at which a
+// for; what is refused is answered by the stack as unreachable, at which a
 // client of QUIC falls back.
 func (c *Cable) datagram(r *udp.ForwarderRequest) bool {
 	if !from(r.ID()) {
 		return true // dropped
 	}
 	target := to(r.ID())
+	serve := c.answerQuestions
 	if target.Port() != dnsPort {
-		c.handler.Datagram(target)
-		return false
+		if target.Addr() != tap.Sandbox.Gateway {
+			serve = c.handler.Datagram(target)
+		} else {
+			serve = nil
+		}
+		if serve == nil {
+			return false
+		}
 	}
 	if !c.enter() {
 		return true
@@ -42,26 +51,30 @@ func (c *Cable) datagram(r *udp.ForwarderRequest) bool {
 	}
 	go func() {
 		defer c.leave()
-		conn := gonet.NewUDPConn(&queue, ep)
-		defer conn.Close()
-		stop := context.AfterFunc(c.ctx, func() { conn.Close() })
-		defer stop()
-		buf := make([]byte, 4096)
-		for {
-			// A port that asks once seldom asks again.
-			_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
-			n, err := conn.Read(buf)
-			if err != nil {
-				return
-			}
-			if a := c.answer(buf[:n]); a != nil {
-				if _, err := conn.Write(a); err != nil {
-					return
-				}
-			}
-		}
+		serve(c.ctx, gonet.NewUDPConn(&queue, ep))
 	}()
 	return true
+}
+
+// answerQuestions answers questions for names, a packet each.
+func (c *Cable) answerQuestions(ctx context.Context, conn net.Conn) {
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	buf := make([]byte, 4096)
+	for {
+		// A port that asks once seldom asks again.
+		_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+		n, err := conn.Read(buf)
+		if err != nil {
+			return
+		}
+		if a := c.answer(buf[:n]); a != nil {
+			if _, err := conn.Write(a); err != nil {
+				return
+			}
+		}
+	}
 }
 
 // serveDNS answers questions for names over TCP.

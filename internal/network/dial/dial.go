@@ -62,6 +62,7 @@ type request struct {
 	Name string     `json:"name,omitempty"`
 	Addr netip.Addr `json:"addr,omitzero"`
 	Port uint16     `json:"port"`
+	UDP  bool       `json:"udp,omitempty"`
 }
 
 type reply struct {
@@ -86,6 +87,9 @@ type Server struct {
 	Allow func(name string, addr netip.Addr, port uint16) error
 	// Check says whether a final address may be dialled for it.
 	Check func(name string, final netip.Addr, port uint16) error
+	// AllowUDP and CheckUDP say so for UDP; nil: it is never dialled.
+	AllowUDP func(name string, addr netip.Addr, port uint16) error
+	CheckUDP func(name string, final netip.Addr, port uint16) error
 	// Upstream is the proxy to go through at this moment; nil, or a nil one: none.
 	Upstream func() *Upstream
 	// Lookup resolves a name; nil: the host's resolver.
@@ -125,7 +129,7 @@ func (s *Server) Serve(conn *net.UnixConn) error {
 }
 
 func (s *Server) answer(ctx context.Context, conn *net.UnixConn, req request) {
-	c, to, err := s.dial(ctx, req)
+	c, to, err := s.open(ctx, req)
 	if err != nil {
 		r := reply{ID: req.ID, Code: Unreachable, Error: err.Error()}
 		var e *Error
@@ -136,7 +140,7 @@ func (s *Server) answer(ctx context.Context, conn *net.UnixConn, req request) {
 		return
 	}
 	defer c.Close()
-	raw, err := c.SyscallConn()
+	raw, err := c.(syscall.Conn).SyscallConn()
 	if err != nil {
 		return
 	}
@@ -154,6 +158,59 @@ func send(conn *net.UnixConn, r reply, fd int) {
 	}
 	// The gateway that does not read any more is gone.
 	_, _, _ = conn.WriteMsgUnix(b, rights, nil)
+}
+
+// open makes a connection, which is one of the kernel's.
+func (s *Server) open(ctx context.Context, req request) (net.Conn, netip.AddrPort, error) {
+	if req.UDP {
+		return s.dialUDP(ctx, req)
+	}
+	c, to, err := s.dial(ctx, req)
+	if err != nil {
+		return nil, to, err // not a nil *net.TCPConn
+	}
+	return c, to, nil
+}
+
+// dialUDP gives a socket that sends to one address and hears from it alone.
+func (s *Server) dialUDP(ctx context.Context, req request) (net.Conn, netip.AddrPort, error) {
+	none := netip.AddrPort{}
+	if s.AllowUDP == nil || s.CheckUDP == nil {
+		return nil, none, &Error{Denied, "UDP is not passed on"}
+	}
+	if err := s.AllowUDP(req.Name, req.Addr, req.Port); err != nil {
+		return nil, none, &Error{Denied, err.Error()}
+	}
+	var up *Upstream
+	if s.Upstream != nil {
+		up = s.Upstream()
+	}
+	addrs := []netip.Addr{req.Addr}
+	if req.Name != "" {
+		var err error
+		if addrs, err = s.resolve(ctx, req.Name); err != nil {
+			return nil, none, err
+		}
+	}
+	var last error
+	for _, a := range addrs {
+		a = a.Unmap()
+		to := netip.AddrPortFrom(a, req.Port)
+		if err := s.CheckUDP(req.Name, a, req.Port); err != nil {
+			last = &Error{Denied, err.Error()}
+			continue
+		}
+		if !up.direct(req.Name, a, req.Port) {
+			last = &Error{ProxyFailed, fmt.Sprintf("UDP to %s cannot go through the proxy; name it in network.proxy_direct of config.json", to)}
+			continue
+		}
+		c, err := new(net.Dialer).DialContext(ctx, "udp", to.String())
+		if err == nil {
+			return c, to, nil
+		}
+		last = &Error{Unreachable, err.Error()}
+	}
+	return nil, none, last
 }
 
 // dial also returns the address that it connected to, or had the proxy connect
@@ -282,6 +339,15 @@ func (c *Client) Close() error { return c.conn.Close() }
 
 // Dial opens a connection to a name, or without one to an address.
 func (c *Client) Dial(ctx context.Context, name string, addr netip.Addr, port uint16) (net.Conn, error) {
+	return c.ask(ctx, request{Name: name, Addr: addr, Port: port})
+}
+
+// DialUDP is Dial for UDP: each Read and Write is a datagram.
+func (c *Client) DialUDP(ctx context.Context, name string, addr netip.Addr, port uint16) (net.Conn, error) {
+	return c.ask(ctx, request{Name: name, Addr: addr, Port: port, UDP: true})
+}
+
+func (c *Client) ask(ctx context.Context, req request) (net.Conn, error) {
 	got := make(chan answer, 1)
 	c.mu.Lock()
 	if c.err != nil {
@@ -289,7 +355,7 @@ func (c *Client) Dial(ctx context.Context, name string, addr netip.Addr, port ui
 		return nil, c.err
 	}
 	c.next++
-	req := request{ID: c.next, Name: name, Addr: addr, Port: port}
+	req.ID = c.next
 	c.waiting[req.ID] = got
 	c.mu.Unlock()
 	b, err := json.Marshal(req)

@@ -210,6 +210,15 @@ func Dialer(uid uint32) error {
 		Check: func(name string, final netip.Addr, port uint16) error {
 			return now.Load().policy.Dial(own, name, final, port)
 		},
+		AllowUDP: func(name string, addr netip.Addr, port uint16) error {
+			if d := now.Load().policy.Datagram(name, addr, port); !d.Allowed {
+				return fmt.Errorf("%w: %s", policy.ErrDenied, d.Why)
+			}
+			return nil
+		},
+		CheckUDP: func(name string, final netip.Addr, port uint16) error {
+			return now.Load().policy.DialUDP(own, name, final, port)
+		},
 		Upstream: func() *dial.Upstream { return now.Load().upstream },
 	}
 	ended := make(chan error, 2)

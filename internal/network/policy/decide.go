@@ -111,7 +111,29 @@ func (p Policy) Connect(name string, addr netip.Addr, port uint16) Decision {
 	if err != nil {
 		return deny("%v", err)
 	}
-	return p.match(t, port, func(Rule) string { return "" })
+	return p.match(t, port, false, func(Rule) string { return "" })
+}
+
+// Datagram decides on UDP to a name or an address, as Connect does on TCP. Only a rule that says so allows it, never
+// the policy `true`.
+func (p Policy) Datagram(name string, addr netip.Addr, port uint16) Decision {
+	t, err := dialled(name, addr)
+	if err != nil {
+		return deny("%v", err)
+	}
+	if p.all {
+		return deny("UDP passes only where a rule names it, as %s", strconv.Quote(t.datagrams(port)))
+	}
+	return p.match(t, port, true, func(Rule) string { return "" })
+}
+
+// datagrams is the word that allows UDP to the target.
+func (t target) datagrams(port uint16) string {
+	r := Rule{host: t.name, udp: true, ports: []portRange{{port, port}}}
+	if t.name == "" {
+		r.prefix = netip.PrefixFrom(t.addr, t.addr.BitLen())
+	}
+	return r.format()
 }
 
 // Request decides on one HTTP request. The name is a host name or an address, without port; method and path are the
@@ -126,7 +148,7 @@ func (p Policy) Request(name string, port uint16, tls bool, method, path string)
 	}
 	path, _, _ = strings.Cut(path, "?")
 	var inject []string
-	d := p.match(t, port, func(r Rule) string {
+	d := p.match(t, port, false, func(r Rule) string {
 		why := r.misses(method, path)
 		if why == "" && tls {
 			inject = slices.Clone(r.inject)
@@ -138,7 +160,7 @@ func (p Policy) Request(name string, port uint16, tls bool, method, path string)
 }
 
 // match finds the first rule for target and port that has no objection, and else remembers what came nearest.
-func (p Policy) match(t target, port uint16, objection func(Rule) string) Decision {
+func (p Policy) match(t target, port uint16, udp bool, objection func(Rule) string) Decision {
 	if port == 0 {
 		return deny("port 0 cannot be reached")
 	}
@@ -147,7 +169,7 @@ func (p Policy) match(t target, port uint16, objection func(Rule) string) Decisi
 	}
 	var portMiss, requestMiss string
 	for _, r := range p.rules {
-		if !r.reaches(t) {
+		if !r.reaches(t) || !r.about(udp) {
 			continue
 		}
 		ok, named := r.open(port)
@@ -169,6 +191,9 @@ func (p Policy) match(t target, port uint16, objection func(Rule) string) Decisi
 	}
 	if requestMiss != "" {
 		return Decision{Why: requestMiss}
+	}
+	if udp {
+		return deny("UDP passes only where a rule names it; QUIC falls back to TCP by itself; to let it pass allow %s", strconv.Quote(t.datagrams(port)))
 	}
 	return p.nothing(t, port, portMiss)
 }
@@ -237,9 +262,9 @@ func (r Rule) portText() string {
 
 // Names says that a rule names this address, alone or in a network, for this port: then Addresses.Check is told so.
 // The policy `true` names nothing.
-func (p Policy) Names(addr netip.Addr, port uint16) bool { return namedBy(p.rules, addr, port) }
+func (p Policy) Names(addr netip.Addr, port uint16) bool { return namedBy(p.rules, addr, port, false) }
 
-func namedBy(rules []Rule, addr netip.Addr, port uint16) bool {
+func namedBy(rules []Rule, addr netip.Addr, port uint16, udp bool) bool {
 	addr = plainAddr(addr)
-	return slices.ContainsFunc(rules, func(r Rule) bool { return r.names(addr, port) })
+	return slices.ContainsFunc(rules, func(r Rule) bool { return r.names(addr, port, udp) })
 }

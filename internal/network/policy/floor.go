@@ -58,7 +58,7 @@ func (e Effective) Resolve(name string) Decision {
 		return deny("%v", err)
 	}
 	// A denial of some ports leaves the name on the others.
-	if d, denied := e.denied(t, netip.Addr{}, 0); denied {
+	if d, denied := e.denied(t, netip.Addr{}, 0, false); denied {
 		return d
 	}
 	return e.ask(func(p Policy) Decision { return p.Resolve(name) })
@@ -71,10 +71,29 @@ func (e Effective) Connect(name string, addr netip.Addr, port uint16) Decision {
 	if err != nil {
 		return deny("%v", err)
 	}
-	if d, denied := e.denied(t, addr, port); denied {
+	if d, denied := e.denied(t, addr, port, false); denied {
 		return d
 	}
 	return e.ask(func(p Policy) Decision { return p.Connect(name, addr, port) })
+}
+
+// Datagram is Policy.Datagram for both.
+func (e Effective) Datagram(name string, addr netip.Addr, port uint16) Decision {
+	t, err := dialled(name, addr)
+	if err != nil {
+		return deny("%v", err)
+	}
+	if d, denied := e.denied(t, addr, port, true); denied {
+		return d
+	}
+	if e.max != nil && e.max.all {
+		// As a bound, `true` is the whole public internet, by any protocol.
+		if d := e.max.everything(t); !d.Allowed {
+			return d
+		}
+		e.max = nil
+	}
+	return e.ask(func(p Policy) Decision { return p.Datagram(name, addr, port) })
 }
 
 // Request is Policy.Request for both.
@@ -83,15 +102,17 @@ func (e Effective) Request(name string, port uint16, tls bool, method, path stri
 	if err != nil {
 		return deny("%v", err)
 	}
-	if d, denied := e.denied(t, netip.Addr{}, port); denied {
+	if d, denied := e.denied(t, netip.Addr{}, port, false); denied {
 		return d
 	}
 	return e.ask(func(p Policy) Decision { return p.Request(name, port, tls, method, path) })
 }
 
 // Names is Policy.Names for both.
-func (e Effective) Names(addr netip.Addr, port uint16) bool {
-	return namedBy(e.allow, addr, port) || e.policy.Names(addr, port) && (e.max == nil || e.max.Names(addr, port))
+func (e Effective) Names(addr netip.Addr, port uint16) bool { return e.named(addr, port, false) }
+
+func (e Effective) named(addr netip.Addr, port uint16, udp bool) bool {
+	return namedBy(e.allow, addr, port, udp) || namedBy(e.policy.rules, addr, port, udp) && (e.max == nil || namedBy(e.max.rules, addr, port, udp))
 }
 
 // Dial says whether the connection to name (empty for an address) may go to addr, its final address, and is asked
@@ -103,9 +124,17 @@ func (e Effective) Dial(a *Addresses, name string, addr netip.Addr, port uint16)
 	return a.Check(addr, e.Names(addr, port))
 }
 
+// DialUDP is Dial for UDP.
+func (e Effective) DialUDP(a *Addresses, name string, addr netip.Addr, port uint16) error {
+	if d := e.Datagram(name, addr, port); !d.Allowed {
+		return fmt.Errorf("%w: %s", ErrDenied, d.Why)
+	}
+	return a.Check(addr, e.named(addr, port, true))
+}
+
 // denied finds the always_deny rule against a target, or against the address that it leads to. Port 0 asks about the
-// whole host.
-func (e Effective) denied(t target, addr netip.Addr, port uint16) (Decision, bool) {
+// whole host. A denial that is not about UDP alone is about every protocol.
+func (e Effective) denied(t target, addr netip.Addr, port uint16, udp bool) (Decision, bool) {
 	addrs := []netip.Addr{}
 	for _, a := range []netip.Addr{t.addr, addr} {
 		if a.IsValid() {
@@ -114,6 +143,9 @@ func (e Effective) denied(t target, addr netip.Addr, port uint16) (Decision, boo
 		}
 	}
 	for _, r := range e.deny {
+		if r.udp && !udp {
+			continue
+		}
 		if len(r.ports) > 0 {
 			if ok, _ := r.open(port); !ok {
 				continue

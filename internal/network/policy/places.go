@@ -30,6 +30,6 @@ func (p Places) Contain(name string, addr netip.Addr, port uint16) bool {
 	if err != nil {
 		return false
 	}
-	_, found := Effective{deny: p}.denied(t, addr, port)
+	_, found := Effective{deny: p}.denied(t, addr, port, false)
 	return found
 }

@@ -33,6 +33,7 @@ type Rule struct {
 	paths   []string
 	inject  []string
 	tls     TLSMode
+	udp     bool // it is about UDP alone; others are about TCP alone
 }
 
 // Injects are the names of the secrets that the rule has put into requests.
@@ -40,6 +41,9 @@ func (r Rule) Injects() []string { return slices.Clone(r.inject) }
 
 // portRange is first to last, both included, and neither is 0.
 type portRange struct{ first, last uint16 }
+
+// udpSuffix marks a word about UDP.
+const udpSuffix = "/udp"
 
 // The most of anything that a person writes by hand, so that no request costs more than it must.
 const (
@@ -51,7 +55,7 @@ const (
 var webPorts = []portRange{{80, 80}, {443, 443}}
 
 // ParseRule reads a rule as one word: host, *.host, host:port, an IPv4 address with or without port, a network with
-// port (10.0.0.0/8:443), and both in brackets for IPv6. Errors are ErrRule and quote the rule.
+// port (10.0.0.0/8:443), and both in brackets for IPv6. With /udp behind the port it is about UDP (ntp.example:123/udp). Errors are ErrRule and quote the rule.
 func ParseRule(text string) (Rule, error) {
 	r, err := parseWord(text)
 	if err != nil {
@@ -74,6 +78,17 @@ func quote(s string) string {
 }
 
 func parseWord(text string) (Rule, error) {
+	if datagrams, ok := strings.CutSuffix(text, udpSuffix); ok {
+		if strings.HasSuffix(datagrams, udpSuffix) {
+			return Rule{}, errors.New(udpSuffix + " stands there twice")
+		}
+		r, err := parseWord(datagrams)
+		if err == nil {
+			r.udp = true
+			err = r.consistent()
+		}
+		return r, err
+	}
 	host, port, err := splitPort(text)
 	if err != nil {
 		return Rule{}, err
@@ -235,6 +250,9 @@ func (r Rule) reaches(t target) bool {
 	return t.name == r.host
 }
 
+// about says that the rule is about UDP, or about TCP.
+func (r Rule) about(udp bool) bool { return r.udp == udp }
+
 // open says that the port is one of the rule's, and whether the rule names it.
 func (r Rule) open(port uint16) (ok, named bool) {
 	within := func(p portRange) bool { return p.first <= port && port <= p.last }
@@ -251,8 +269,8 @@ func (r Rule) bounded() bool { return len(r.methods)+len(r.paths) > 0 }
 // names says that the rule names this address, so that it may be dialled though its class is closed. A network names
 // only what lies in the same class as the whole of it (0.0.0.0/0 is about the internet and opens no loopback), a very
 // large one names nothing, and a metadata address must be named by itself.
-func (r Rule) names(addr netip.Addr, port uint16) bool {
-	if ok, _ := r.open(port); !ok || !r.prefix.IsValid() || !r.prefix.Contains(addr) {
+func (r Rule) names(addr netip.Addr, port uint16, udp bool) bool {
+	if ok, _ := r.open(port); !ok || !r.about(udp) || !r.prefix.IsValid() || !r.prefix.Contains(addr) {
 		return false
 	}
 	if r.prefix.IsSingleIP() {

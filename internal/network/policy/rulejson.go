@@ -20,6 +20,8 @@ type object struct {
 	Paths   []string    `json:"paths,omitempty"`
 	TLS     TLSMode     `json:"tls,omitempty"`
 	Inject  []string    `json:"inject,omitempty"`
+	// Protocol is "tcp", which is meant when it is missing, or "udp".
+	Protocol string `json:"protocol,omitempty"`
 }
 
 var (
@@ -27,7 +29,7 @@ var (
 	secretForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
 )
 
-// UnmarshalJSON reads a word (see ParseRule) or an object {host, ports, methods, paths, tls, inject}.
+// UnmarshalJSON reads a word (see ParseRule) or an object {host, ports, methods, paths, tls, inject, protocol}.
 func (r *Rule) UnmarshalJSON(data []byte) error {
 	data = bytes.TrimSpace(data)
 	if len(data) > 0 && data[0] == '"' {
@@ -138,6 +140,13 @@ func (o object) rule() (Rule, error) {
 			return Rule{}, fmt.Errorf("%s is no name of a secret", quote(name))
 		}
 	}
+	switch o.Protocol {
+	case "", "tcp":
+	case "udp":
+		r.udp = true
+	default:
+		return Rule{}, fmt.Errorf(`"protocol" is "tcp" or "udp", not %s`, quote(o.Protocol))
+	}
 	r.ports, r.paths, r.inject, r.tls = o.Ports, o.Paths, o.Inject, o.TLS
 	if err := r.consistent(); err != nil {
 		return Rule{}, err
@@ -148,6 +157,13 @@ func (o object) rule() (Rule, error) {
 
 // consistent refuses promises that cannot be kept together.
 func (r Rule) consistent() error {
+	switch {
+	case !r.udp:
+	case len(r.ports) == 0:
+		return errors.New("a rule about UDP names its port, as in ntp.example.com:123/udp")
+	case r.bounded() || r.tls != "" || len(r.inject) > 0:
+		return errors.New("of UDP nothing is seen but where it goes, so there can be no methods, paths, tls or inject")
+	}
 	switch r.tls {
 	case "", Intercept:
 	case Passthrough:
@@ -178,7 +194,11 @@ func (r Rule) MarshalJSON() ([]byte, error) {
 func (r Rule) format() string {
 	if r.word() {
 		if len(r.ports) == 1 {
-			return r.target() + ":" + strconv.Itoa(int(r.ports[0].first))
+			text := r.target() + ":" + strconv.Itoa(int(r.ports[0].first))
+			if r.udp {
+				text += udpSuffix
+			}
+			return text
 		}
 		return r.target()
 	}
@@ -186,7 +206,11 @@ func (r Rule) format() string {
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	// Strings and numbers that were checked cannot fail to encode.
-	_ = enc.Encode(object{Host: r.target(), Ports: r.ports, Methods: r.methods, Paths: r.paths, TLS: r.tls, Inject: r.inject})
+	o := object{Host: r.target(), Ports: r.ports, Methods: r.methods, Paths: r.paths, TLS: r.tls, Inject: r.inject}
+	if r.udp {
+		o.Protocol = "udp"
+	}
+	_ = enc.Encode(o)
 	return strings.TrimSpace(b.String())
 }
 
