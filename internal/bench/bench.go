@@ -60,6 +60,8 @@ var measures = []measure{
 	{name: "http", title: "HTTP, MB/s", unit: "MB/s", higherIsBetter: true},
 	{name: "https1", title: "TLS, HTTP/1.1, MB/s", unit: "MB/s", higherIsBetter: true},
 	{name: "https2", title: "TLS, HTTP/2, MB/s", unit: "MB/s", higherIsBetter: true},
+	{name: "gatecpu", title: "gateway CPU, ms/MB", unit: "ms/MB"},
+	{name: "allcpu", title: "all CPU, ms/MB", unit: "ms/MB"},
 	{name: "cable", title: "idle cable, KB", unit: "KB"},
 	{name: "netmem", title: "gateway, dialer, MB", unit: "MB"},
 	{name: netCrowd, title: "100 receive, ms", unit: "ms"},

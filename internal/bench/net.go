@@ -22,7 +22,7 @@ const (
 	copiesEvery   = 10    // of new connections, how many are not copied for one that is
 	keptTries     = 2000  // requests on a connection that is there
 	eventTries    = 200   // streams on a connection that is there
-	mostDownloads = 5     // rounds; one is six downloads
+	mostDownloads = 5     // of each kind
 	mostConnects  = 20000 // what Options.Connects may be
 	mostDownload  = 10_000
 
@@ -31,7 +31,7 @@ const (
 
 // netMeasures are what Only may name at once as "network". crowd is not among
 // them: it is asked for by itself.
-var netMeasures = []string{"connect", "kept", "http", "https1", "https2", "sse", "cable", "netmem"}
+var netMeasures = []string{"connect", "kept", "http", "https1", "https2", "gatecpu", "allcpu", "sse", "cable", "netmem"}
 
 const netAll, netCrowd = "network", "crowd"
 
@@ -153,7 +153,7 @@ func (b *bench) network(ctx context.Context) (err error) {
 			}
 		}
 	}
-	if err := n.downloads(ctx, sb); err != nil {
+	if err := n.downloads(ctx, sb, keeper); err != nil {
 		return err
 	}
 	if b.want("netmem") {
@@ -186,21 +186,43 @@ func (n *networked) one(ctx context.Context, sb *sandbox.Sandbox, name string, j
 	return nil
 }
 
-func (n *networked) downloads(ctx context.Context, sb *sandbox.Sandbox) error {
-	ways := slices.DeleteFunc([]string{overHTTP, overHTTPS1, overHTTPS2}, func(way string) bool { return !n.want(way) })
-	for round := range min(n.Runs, mostDownloads) {
-		for i := range ways {
-			way := ways[(round+i)%len(ways)]
-			j := job{Do: jobDownload, Over: way, N: 1, Copies: 1, First: round%2 == 1, Bytes: int64(n.Download) * 1e6}
-			if err := n.one(ctx, sb, way, j); err != nil {
-				return err
-			}
-			if n.result(way, ours).Failures > 0 {
-				return nil
-			}
+// downloads measures bytes that come in, and what processor time they need.
+func (n *networked) downloads(ctx context.Context, sb *sandbox.Sandbox, keeper int) error {
+	type way struct {
+		over   string
+		copied bool
+	}
+	var ways []way
+	for _, over := range []string{overHTTP, overHTTPS1, overHTTPS2} {
+		if n.want(over) {
+			ways = append(ways, way{over, false}, way{over, true})
 		}
 	}
-	return nil
+	return inTurns(ctx, min(n.Runs, mostDownloads), ways, func(w way) error {
+		before, err := netCPU(keeper)
+		if err != nil {
+			return err
+		}
+		o, err := n.client(ctx, sb, job{Do: jobDownload, Over: w.over, N: 1, Copied: w.copied, Bytes: int64(n.Download) * 1e6})
+		if err != nil {
+			return err
+		}
+		after, err := netCPU(keeper)
+		if err != nil {
+			return err
+		}
+		by, who := ours, w.over
+		if w.copied {
+			by, who = copied, w.over+" "+copied
+		}
+		for _, v := range append(o.Through, o.Copied...) {
+			n.add(w.over, by, v)
+		}
+		perMB := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) / float64(n.Download) }
+		n.add("gatecpu", who, perMB(after.gateway-before.gateway))
+		n.add("allcpu", who, perMB(after.all-before.all))
+		return nil
+	}, func(w way, err error) { n.fail(w.over, ours, err) })
 }
 
 // settle waits for what has just worked to come to rest.

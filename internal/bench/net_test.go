@@ -81,6 +81,16 @@ func TestClient(t *testing.T) {
 	}
 }
 
+// A client that only copies does nothing else.
+func TestClientCopies(t *testing.T) {
+	s := serving(t)
+	names, _ := answering(t)
+	o, err := job{Do: jobDownload, Over: overHTTPS2, N: 2, Copied: true, Bytes: 10, Ports: s.ports, CA: string(s.ca)}.run(t.Context(), names)
+	if err != nil || len(o.Through) != 0 || len(o.Copied) != 2 {
+		t.Errorf("%v, %v", o, err)
+	}
+}
+
 func TestClientFails(t *testing.T) {
 	s := serving(t)
 	names, _ := answering(t)
@@ -186,7 +196,7 @@ func TestExpand(t *testing.T) {
 
 // What goes to the client in a sandbox arrives there.
 func TestJobIsJSON(t *testing.T) {
-	j := job{Do: jobEvents, N: 2, Over: overHTTPS2, Copies: 1, First: true, Bytes: 3, Ports: [2]string{"1", "2"}, CA: "x"}
+	j := job{Do: jobEvents, N: 2, Over: overHTTPS2, Copies: 1, Copied: true, Bytes: 3, Ports: [2]string{"1", "2"}, CA: "x"}
 	text, err := json.Marshal(j)
 	if err != nil {
 		t.Fatal(err)

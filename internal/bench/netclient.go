@@ -49,11 +49,11 @@ type job struct {
 	// Copies is after how many tries one follows on a connection that is copied
 	// as it is; 0 for never.
 	Copies int `json:"copies"`
-	// First has the one that is copied begin.
-	First bool      `json:"first"`
-	Bytes int64     `json:"bytes"`
-	Ports [2]string `json:"ports"`
-	CA    string    `json:"ca"`
+	// Copied has all tries be like that.
+	Copied bool      `json:"copied"`
+	Bytes  int64     `json:"bytes"`
+	Ports  [2]string `json:"ports"`
+	CA     string    `json:"ca"`
 }
 
 // outcome is what a client found: milliseconds, or MB a second of a download.
@@ -92,13 +92,12 @@ func (j job) run(ctx context.Context, names string) (o outcome, err error) {
 	if j.Do == jobCrowd {
 		return o, through.crowd(ctx)
 	}
-	if j.Do != jobConnect && j.Do != jobDownload {
-		// The first one makes the connection.
-		if _, err := through.try(ctx); err != nil {
-			return o, err
-		}
-		if _, err := copied.try(ctx); err != nil {
-			return o, err
+	if j.Do == jobKept || j.Do == jobEvents {
+		// The first one makes the connection, and does not count.
+		for _, c := range []*client{through, copied} {
+			if _, err := c.try(ctx); err != nil {
+				return o, err
+			}
 		}
 	}
 	add := func(c *client, to *[]float64) error {
@@ -109,16 +108,12 @@ func (j job) run(ctx context.Context, names string) (o outcome, err error) {
 		return err
 	}
 	for i := range j.N {
-		copies := j.Copies > 0 && i%j.Copies == 0
-		if copies && j.First {
-			if err := add(copied, &o.Copied); err != nil {
-				return o, fmt.Errorf("copied: %w", err)
+		if !j.Copied {
+			if err := add(through, &o.Through); err != nil {
+				return o, err
 			}
 		}
-		if err := add(through, &o.Through); err != nil {
-			return o, err
-		}
-		if copies && !j.First {
+		if j.Copied || j.Copies > 0 && i%j.Copies == 0 {
 			if err := add(copied, &o.Copied); err != nil {
 				return o, fmt.Errorf("copied: %w", err)
 			}

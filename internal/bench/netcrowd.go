@@ -25,8 +25,8 @@ func (b *bench) crowd(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, n.servers.close()) }()
 	n.servers.crowd.expect(crowdSize, crowdMB*1e6)
-	// Who fails must not have the others wait for it for ever.
-	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute)
+	// All wait for all, but not for ever.
+	together, cancel := context.WithTimeout(ctx, 15*time.Minute)
 	defer cancel()
 
 	all := make([]*sandbox.Sandbox, crowdSize)
@@ -40,7 +40,7 @@ func (b *bench) crowd(ctx context.Context) (err error) {
 		})
 		err = errors.Join(err, errors.Join(closing...))
 	}()
-	if err := n.trusting(func() { each(crowdMakers, crowdSize, func(i int) { all[i], _, failed[i] = n.open(ctx) }) }); err != nil {
+	if err := n.trusting(func() { each(crowdMakers, crowdSize, func(i int) { all[i], _, failed[i] = n.open(together) }) }); err != nil {
 		return err
 	}
 	for i, err := range failed {
@@ -51,12 +51,23 @@ func (b *bench) crowd(ctx context.Context) (err error) {
 	if r := n.report.find(netCrowd, ours); r != nil && r.Failures > 0 {
 		return ctx.Err()
 	}
-	each(crowdSize, crowdSize, func(i int) {
-		_, failed[i] = n.client(ctx, all[i], job{Do: jobCrowd, Over: overHTTPS1, Bytes: crowdMB * 1e6})
-		if failed[i] != nil {
-			cancel()
+	var clients sync.WaitGroup
+	for i := range crowdSize {
+		if i >= crowdMakers {
+			// To start a program is more work than to wait: not all at once.
+			select {
+			case <-n.servers.crowd.arrived:
+			case <-together.Done():
+			}
 		}
-	})
+		clients.Go(func() {
+			_, failed[i] = n.client(together, all[i], job{Do: jobCrowd, Over: overHTTPS1, Bytes: crowdMB * 1e6})
+			if failed[i] != nil {
+				cancel() // the others would wait for it
+			}
+		})
+	}
+	clients.Wait()
 	for i, err := range failed {
 		if err != nil {
 			n.fail(netCrowd, ours, fmt.Errorf("sandbox %d: %w", i, err))

@@ -171,7 +171,8 @@ type meeting struct {
 	size    int
 	bytes   int64
 	waiting int
-	begin   chan struct{}
+	arrived chan struct{} // one for each that comes
+	begin   chan struct{} // closed when all are there
 	begun   time.Time
 	took    []time.Duration
 }
@@ -182,7 +183,7 @@ func newMeeting() *meeting { return &meeting{begin: make(chan struct{})} }
 func (m *meeting) expect(size int, bytes int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.size, m.bytes = size, bytes
+	m.size, m.bytes, m.arrived = size, bytes, make(chan struct{}, size)
 }
 
 // serve waits until all are there, and sends.
@@ -190,6 +191,12 @@ func (m *meeting) serve(w http.ResponseWriter, r *http.Request) {
 	m.mu.Lock()
 	bytes := m.bytes
 	m.waiting++
+	if m.waiting > m.size {
+		m.mu.Unlock()
+		http.Error(w, "nobody more is expected", http.StatusConflict)
+		return
+	}
+	m.arrived <- struct{}{} // there is room
 	if m.waiting == m.size {
 		m.begun = time.Now()
 		close(m.begin)
