@@ -21,9 +21,9 @@ const module = "ravi"
 // layers are the packages from the ground up. A package imports from lower layers, and from its own family
 // (backend and backend/gvisor); never from beside or above. A new package takes its place here first.
 var layers = [][]string{
-	{"internal/strictjson", "internal/term", "internal/procid", "internal/programs", "internal/conventions", "internal/link", "internal/confine"},
-	{"internal/store", "internal/config", "internal/rootfs", "internal/gitbox", "internal/guestapi"},
-	{"internal/guest", "internal/network"},
+	{"internal/strictjson", "internal/term", "internal/procid", "internal/programs", "internal/conventions", "internal/link", "internal/confine", "internal/redact"},
+	{"internal/store", "internal/config", "internal/rootfs", "internal/gitbox", "internal/guestapi", "internal/secret"},
+	{"internal/guest", "internal/network", "internal/audit"},
 	{"internal/keeper"},
 	{"internal/relay"},
 	{"internal/backend"},
@@ -52,6 +52,9 @@ var forbidden = []struct{ from, what, why string }{
 	{"cmd/ravi-keeper", "ravi/internal/network/policy", "the supervisor hands the policy on as it is"},
 	{"cmd/ravi-gateway", "ravi/internal/backend", "the gateway has no rights, and no use for them"},
 	{"internal/network", "ravi/internal/store", "the network knows nothing of runs and records"},
+	{"internal/network", "ravi/internal/secret", "the gateway gets values, and knows no store of them"},
+	{"sandbox", "ravi/internal/secret", "the public package gets values, and knows no store of them"},
+	{"cmd/ravi-keeper", "ravi/internal/network/inject", "no secret passes through the supervisor"},
 	{"internal/network", "github.com/spf13/cobra", "the network knows nothing of the command line"},
 	{"cmd/ravi-relay", "ravi/internal/backend", "the relay has no rights, and no use for them"},
 	{"cmd/ravi-relay", "github.com/spf13/cobra", "the relay is small"},

@@ -42,21 +42,6 @@ const (
 	maxHeader = 512 // bytes of a template
 )
 
-// Allows says whether the value may go to a host, by its name in lower case ASCII, at a port.
-func (b Binding) Allows(host string, port uint16) bool {
-	return slices.ContainsFunc(b.Hosts, func(pattern string) bool {
-		name, bound, err := splitHost(pattern)
-		if err != nil || bound != port {
-			return false
-		}
-		if parent, below := strings.CutPrefix(name, "*."); below {
-			rest, ok := strings.CutSuffix(host, "."+parent)
-			return ok && rest != ""
-		}
-		return name == host
-	})
-}
-
 // check brings a binding to its form, or refuses it. Empty lists get their defaults, which need the secret's name.
 func (b Binding) check(name string) (Binding, error) {
 	out := Binding{Query: b.Query}

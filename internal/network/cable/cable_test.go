@@ -123,6 +123,32 @@ func TestDatagramsAreServed(t *testing.T) {
 	}
 }
 
+// The gateway answers an echo request for its own address, which is as far as one goes.
+func TestEchoIsAnsweredHere(t *testing.T) {
+	p := plug(t)
+	request := []byte{8, 0, 0, 0, 0, 1, 0, 1, 'h', 'e', 'l', 'l', 'o', '!'} // RFC 792: type, code, checksum, id, sequence
+	var sum uint32
+	for i := 0; i < len(request); i += 2 {
+		sum += uint32(request[i])<<8 | uint32(request[i+1])
+	}
+	sum = ^(sum>>16 + sum&0xffff)
+	request[2], request[3] = byte(sum>>8), byte(sum)
+	c, err := p.dial(t, "ip4:icmp", tap.Sandbox.Gateway.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
+	if _, err := c.Write(request); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 100)
+	n, err := c.Read(b)
+	if err != nil || n != len(request) || b[0] != 0 || !bytes.Equal(b[4:n], request[4:]) {
+		t.Errorf("%x, %v", b[:n], err)
+	}
+}
+
 // plugged is a cable with real sockets at its near end.
 type plugged struct {
 	*Cable
