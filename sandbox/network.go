@@ -129,6 +129,7 @@ func (s *Sandbox) setUpNetwork(ctx context.Context, hear func(NetEvent)) error {
 	env := map[string]string{}
 	for _, name := range []string{
 		"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "CARGO_HTTP_CAINFO", "AWS_CA_BUNDLE", "PIP_CERT", "DENO_CERT",
+		"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", "NIX_SSL_CERT_FILE",
 	} {
 		env[name] = bundlePath
 	}

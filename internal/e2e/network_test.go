@@ -27,6 +27,7 @@ type site struct {
 	dir, ca, hosts   string
 	secure, insecure string // ports
 	greeter          string // the port of a server that speaks first
+	udp              string // the port of one that answers datagrams
 }
 
 // freePort is a port of loopback that nobody listens on.
@@ -95,6 +96,21 @@ http {
 			}()
 		}
 	}()
+	datagrams, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { datagrams.Close() })
+	_, s.udp, err = net.SplitHostPort(datagrams.LocalAddr().String())
+	must(t, err)
+	go func() {
+		b := make([]byte, 2000)
+		for {
+			n, from, err := datagrams.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			_, _ = datagrams.WriteTo(append([]byte("you said "), b[:n]...), from)
+		}
+	}()
 	cmd := exec.Command("nginx", "-c", s.dir+"/nginx.conf")
 	var said bytes.Buffer
 	cmd.Stderr = &said
@@ -150,6 +166,7 @@ func (s *site) rules() string {
 	return strings.Join([]string{
 		"example.test:" + s.secure, "example.test:" + s.insecure, "127.0.0.1:" + s.secure, "127.0.0.1:" + s.insecure,
 		"private.test", "metadata.test", "loop.test:80", "example.test:" + s.greeter, "127.0.0.1:" + s.greeter,
+		"example.test:" + s.udp + "/udp", "127.0.0.1:" + s.udp + "/udp",
 	}, ",")
 }
 
@@ -215,6 +232,12 @@ if what == "udp":
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(15); s.connect((socket.gethostbyname("example.test"), 443)); s.send(b"quic?")
     try: s.recv(10); print("answered")
     except ConnectionRefusedError: print("refused")
+if what == "udp-rule":
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(15); s.connect((socket.gethostbyname("example.test"), int(sys.argv[4]))); s.send(b"hello")
+    print(s.recv(100).decode())
+if what == "udp-not-tcp":
+    try: socket.create_connection(("example.test", int(sys.argv[4])), 15); print("connected")
+    except OSError: print("refused")
 if what == "no-sni":
     c = ssl.create_default_context(); c.check_hostname = False
     try: c.wrap_socket(socket.create_connection(("example.test", secure), 15)); print("connected")
@@ -229,7 +252,7 @@ func TestNetwork(t *testing.T) {
 	s, w, r := newSite(t), newWorld(t), plain(t)
 	r.write("low.py", lowLevel)
 	r.commit("attempts")
-	script := try + fmt.Sprintf(`S=%s P=%s G=%s
+	script := try + fmt.Sprintf(`S=%s P=%s G=%s U=%s
 try https 'curl -sS -m 20 https://example.test:$S/https'
 try http1 'curl -sS -m 20 --http1.1 https://example.test:$S/http1'
 try plain 'curl -sS -m 20 http://example.test:$P/plain'
@@ -255,8 +278,8 @@ try host-h2 'curl -sS -m 20 --http2 -H "Host: other.test" https://example.test:$
 try fronting 'curl -sS -m 20 --connect-to other.test:$S:example.test:$S https://other.test:$S/fronting'
 try hosts-file 'cp /etc/hosts /tmp/h; echo "$(getent ahostsv4 example.test | head -1 | cut -d" " -f1) other.test" | sudo tee -a /etc/hosts >/dev/null; curl -sS -m 20 https://other.test:$S/hosts; c=$?; sudo cp /tmp/h /etc/hosts; (exit $c)'
 try resolv-conf 'echo nameserver 9.9.9.9 | sudo tee /etc/resolv.conf >/dev/null; curl -sS -m 20 https://denied.test/'
-for x in dns second-tls second-plain connect absolute smuggle host-tab udp no-sni wrong-sni; do try $x "python3 low.py $x $S $P"; done
-`, s.secure, s.insecure, s.greeter)
+for x in dns second-tls second-plain connect absolute smuggle host-tab udp udp-rule udp-not-tcp no-sni wrong-sni; do try $x "python3 low.py $x $S $P $U"; done
+`, s.secure, s.insecure, s.greeter, s.udp)
 	out := s.run(w, r, "--net-log", "--allow-net", s.rules(), "--", "bash", "-c", script).want(0)
 	got := attempts(t, out.stdout)
 	hello := regexp.MustCompile(`nginx says hello`)
@@ -274,7 +297,7 @@ for x in dns second-tls second-plain connect absolute smuggle host-tab udp no-sn
 		"dns":        {"0", `^3 0 3 $`},
 		"second-tls": {"0", `200 OK \| HTTP/1\.1 4\d\d`}, "second-plain": {"0", `200 OK \| HTTP/1\.1 4\d\d`},
 		"connect": {"0", `HTTP/1\.1 4\d\d`}, "absolute": {"0", `HTTP/1\.1 4\d\d`}, "smuggle": {"0", `HTTP/1\.1 4\d\d`}, "host-tab": {"0", `HTTP/1\.1 4\d\d`},
-		"udp": {"0", `^refused`}, "no-sni": {"0", `^refused`}, "wrong-sni": {"0", `^refused`},
+		"udp": {"0", `^refused`}, "udp-rule": {"0", `^you said hello`}, "udp-not-tcp": {"0", `^refused`}, "no-sni": {"0", `^refused`}, "wrong-sni": {"0", `^refused`},
 	} {
 		a, ok := got[name]
 		switch {
