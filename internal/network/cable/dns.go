@@ -63,8 +63,10 @@ func (c *Cable) answerQuestions(ctx context.Context, conn net.Conn) {
 	defer stop()
 	buf := make([]byte, 4096)
 	for {
-		// A port that asks once seldom asks again.
-		_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+		// A resolver asks for IPv4 and IPv6 at once, from a port that it then
+		// leaves; whoever asks from it later is served anew. Until then the port
+		// counts as a flow, of which there are so many only.
+		_ = conn.SetReadDeadline(time.Now().Add(250 * time.Millisecond))
 		n, err := conn.Read(buf)
 		if err != nil {
 			return
