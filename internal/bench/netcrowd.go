@@ -12,7 +12,7 @@ import (
 
 const (
 	crowdSize   = 100
-	crowdMB     = 8
+	crowdMB     = 1
 	crowdMakers = 4 // sandboxes that are made at the same time
 )
 

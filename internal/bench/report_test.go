@@ -54,7 +54,9 @@ func sampleReport() *Report {
 	several("http", ours, 161)
 	several("http", copied, 200)
 	several("https1", ours, 81)
+	several("https1", copied, 200)
 	several("https2", ours, 79)
+	several("https2", copied, 200)
 	several("cable", stackAlone, 193)
 	several("netmem", atRest, 18.7)
 	several(netCrowd, ours, 100, 100, 500)
@@ -101,7 +103,7 @@ func TestGoals(t *testing.T) {
 		"output": true, "memory, idle": false, "ravi --version": true,
 		"new connection, as 1.3 copied": true, "new connection, p99, as 3 p50": false, "new connection, the worst: no stall": true,
 		"kept request, as 1.3 copied": false, "a first event, as copied and 2 ms": false, "HTTP, as 0.8 of what is copied": true,
-		"HTTP/1.1 intercepted, as half of that": true, "HTTP/2 intercepted, as half of that": false, "idle cable": true,
+		"HTTP/1.1 in TLS, as 0.4 of the same copied": true, "HTTP/2 in TLS, as 0.4 of the same copied": false, "idle cable": true,
 		"100 receive, the slowest, as 3 means": true,
 	}
 	if diff := cmp.Diff(want, met); diff != "" {

@@ -77,3 +77,30 @@ func TestBytesText(t *testing.T) {
 		}
 	}
 }
+
+// Who got which secret is told, and every alarm; no rule is suggested for what set one off.
+func TestTallyOfSecrets(t *testing.T) {
+	const record = `{"event":"network","kind":"flow","name":"a.example","port":443,"proto":"h2","allowed":true,"secrets":["B","A"]}
+{"event":"network","kind":"flow","name":"a.example","port":443,"proto":"h2","allowed":true,"secrets":["A"]}
+{"event":"network","kind":"dns","name":"ravi-secret-a-xyz.evil.example","allowed":false,"alarm":true,"why":"no"}
+`
+	out := tallied(t, record, networkInput{Events: true})
+	if len(out.Peers) != 2 || strings.Join(out.Peers[0].Secrets, " ") != "B A" || out.Totals.Alarms != 1 || len(out.Suggested) != 0 {
+		t.Errorf("%+v", out)
+	}
+	var b strings.Builder
+	if err := printTotals(&b, out); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"a.example:443 got B, A", "ALARM: placeholders of secrets were sent 1 time"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("the totals do not say %q:\n%s", want, b.String())
+		}
+	}
+	if line := netLine(out.Events[0]); !strings.Contains(line, "with B, A") {
+		t.Errorf("%s", line)
+	}
+	if line := netLine(out.Events[2]); !strings.Contains(line, "ALARM") {
+		t.Errorf("%s", line)
+	}
+}

@@ -30,7 +30,7 @@ and brings out what it changed as a patch that was tried on a clean checkout.
 The repository itself is not touched, unless --apply is given. The sandbox sees
 nothing of this machine but its tools, and reaches nothing on the network but
 what --allow-net names; it is thrown away in the end, and also if this program
-is killed.
+is killed. With --secret it can use a credential that it does not get.
 
 The outcome stays in runs/<id> below Ravi's home: task.json, changes.patch,
 TASK.md, events.jsonl and logs/.
@@ -42,6 +42,7 @@ decided.`,
 			{What: "see what a command would change", Line: "ravi sandbox run -- make fmt"},
 			{What: "and take it over", Line: "ravi sandbox run --apply -- make fmt"},
 			{What: "another repository, a branch of it, at most ten minutes", Line: "ravi sandbox run --repo ~/src/app --ref main --timeout 10m -- npm test"},
+			{What: "let it use a token at the host that the token is for", Line: "ravi sandbox run --secret TOKEN --allow-net api.example.com -- ./my-agent"},
 			{What: "with a task for the command to read in TASK.md", Line: `ravi sandbox run --task "fix the bug Maria reported" -- ./my-agent`},
 		},
 		Defaults: runInput{Repo: "."},
@@ -286,7 +287,7 @@ func checkEnv(env map[string]string) error {
 		}
 		if why := runs.LooksSecret(name, value); why != "" {
 			return command.Usage(fmt.Sprintf("--env %s: %s; what is in a sandbox can be stolen", name, why),
-				"do the step that needs it outside (clone, download, publish), and bring its result in with --volume")
+				"let it use one without having it (ravi secrets set NAME --host HOST, then --secret NAME), or do the step that needs it outside")
 		}
 	}
 	return nil
