@@ -103,7 +103,7 @@ func (g *Gateway) tell(c net.Conn, in *bufio.Reader) {
 				return
 			}
 			done := Message{Done: true}
-			if err := g.secrets.Replace(order.Secrets); err != nil {
+			if err := g.SetSecrets(order.Secrets); err != nil {
 				done.Error = err.Error()
 			}
 			select {

@@ -98,6 +98,26 @@ func (f *flow) decide(p policy.Effective) policy.Decision {
 	return p.Connect(f.name, f.addr, f.port)
 }
 
+// SetSecrets replaces the secrets. Connections to where one may go from now on, and
+// could not before, are cut: nobody looks into them.
+func (g *Gateway) SetSecrets(list []inject.Secret) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var unbound []*flow
+	for f := range g.flows {
+		if !g.secrets.Bound(f.name, f.port) {
+			unbound = append(unbound, f)
+		}
+	}
+	err := g.secrets.Replace(list)
+	for _, f := range unbound {
+		if g.secrets.Bound(f.name, f.port) {
+			f.cut()
+		}
+	}
+	return err
+}
+
 func (g *Gateway) now() policy.Effective {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -257,6 +257,56 @@ func TestBoundHostIsIntercepted(t *testing.T) {
 	}
 }
 
+// A connection that was not looked into ends when a secret is bound to its host.
+func TestNewlyBoundIsCut(t *testing.T) {
+	g := gateway(t, `{"host":"bound.test","tls":"passthrough"}`, "free.test", "was.test")
+	secret := inject.Secret{Name: "T", Placeholder: inject.NewPlaceholder("T"), Value: "12345678", Hosts: []string{"was.test"}, Headers: []string{inject.DefaultHeader}}
+	if err := g.SetSecrets([]inject.Secret{secret}); err != nil {
+		t.Fatal(err)
+	}
+	over := map[string]chan struct{}{}
+	for _, name := range []string{"bound.test", "free.test", "was.test"} {
+		addr, _ := g.Resolve(name)
+		serve := g.Connect(netip.AddrPortFrom(addr, 443))
+		guest, ours := net.Pipe()
+		done := make(chan struct{})
+		over[name] = done
+		go func() { defer close(done); serve(context.Background(), ours) }()
+		t.Cleanup(func() { guest.Close(); <-done })
+	}
+	for open := 0; open < len(over); runtime.Gosched() {
+		g.mu.Lock()
+		open = len(g.flows)
+		g.mu.Unlock()
+	}
+	secret.Hosts = append(secret.Hosts, "bound.test")
+	if err := g.SetSecrets([]inject.Secret{secret}); err != nil {
+		t.Fatal(err)
+	}
+	<-over["bound.test"]
+	for _, name := range []string{"free.test", "was.test"} {
+		if isOver(over[name]) {
+			t.Errorf("the connection to %s was cut", name)
+		}
+	}
+	// It ended by itself for no other reason: the guest said nothing yet.
+	events, _, _ := g.events.take()
+	for _, e := range events {
+		if e.Kind == KindFlow && strings.Contains(e.Why, "nothing came") {
+			t.Errorf("it was silence: %+v", e)
+		}
+	}
+}
+
+func isOver(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
 // A service is reached by its name whatever the policy is, and nothing else beneath ravi.internal is.
 func TestServices(t *testing.T) {
 	g := gateway(t)

@@ -5,14 +5,19 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"html"
 	"net/url"
 	"regexp"
 	"strings"
+	"unicode/utf16"
 )
 
 // minCore is the shortest piece of base64 that is looked for: a shorter one could stand anywhere.
 const minCore = 8
+
+// minCased is the shortest secret that is looked for in letters of one case: a shorter one may then be a word.
+const minCased = 16
 
 // formsOf are the ways to write a secret, itself first. Some are the same.
 func formsOf(secret string) []string {
@@ -20,7 +25,38 @@ func formsOf(secret string) []string {
 	forms = append(forms, percentForms(secret)...)
 	forms = append(forms, jsonForms(secret)...)
 	forms = append(forms, htmlForms(secret)...)
+	forms = append(forms, everyForms(secret)...)
 	return append(forms, base64Forms(secret)...)
+}
+
+// everyForms change each character, whether it has to be or not, or each letter to one case, as happens to the names of
+// hosts and headers.
+func everyForms(secret string) []string {
+	each := func(format string, units []uint16) string {
+		var b strings.Builder
+		for _, u := range units {
+			fmt.Fprintf(&b, format, u)
+		}
+		return b.String()
+	}
+	wide := utf16.Encode([]rune(secret)) // JSON's units
+	var bytes, runes []uint16
+	for i := range len(secret) {
+		bytes = append(bytes, uint16(secret[i]))
+	}
+	forms := []string{
+		each(`\u%04x`, wide), each(`\u%04X`, wide), each("%%%02X", bytes), each("%%%02x", bytes), each(`\x%02x`, bytes), each(`\x%02X`, bytes),
+	}
+	if len(secret) >= minCased {
+		forms = append(forms, strings.ToLower(secret), strings.ToUpper(secret))
+	}
+	for _, r := range secret {
+		if r > 0xffff {
+			return forms
+		}
+		runes = append(runes, uint16(r))
+	}
+	return append(forms, each("&#%d;", runes), each("&#x%x;", runes), each("&#x%X;", runes))
 }
 
 var escaped = regexp.MustCompile(`%[0-9A-F]{2}`)
@@ -64,6 +100,11 @@ func htmlForms(secret string) []string {
 	}
 }
 
+var (
+	escapeSigns      = strings.NewReplacer("+", "%2B", "/", "%2F")
+	escapeSignsLower = strings.NewReplacer("+", "%2b", "/", "%2f")
+)
+
 // base64Forms are the characters that depend on nothing but the secret, for each place in a group of three bytes where
 // it may begin.
 func base64Forms(secret string) []string {
@@ -72,9 +113,11 @@ func base64Forms(secret string) []string {
 		for before := range 3 {
 			text := encoding.EncodeToString([]byte("\x00\x00"[:before] + secret))
 			core := text[(8*before+5)/6 : 8*(before+len(secret))/6]
-			if len(core) >= minCore {
-				forms = append(forms, core)
+			if len(core) < minCore {
+				continue
 			}
+			// Its signs in an address, and as some write the slash in JSON.
+			forms = append(forms, core, strings.ReplaceAll(core, "/", `\/`), escapeSigns.Replace(core), escapeSignsLower.Replace(core))
 		}
 	}
 	return forms

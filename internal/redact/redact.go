@@ -1,9 +1,11 @@
 // Package redact takes known secret values out of text and out of streams.
 //
 // It finds a secret as it stands and in the forms that programs commonly give it: percent-encoded, in a JSON string,
-// in HTML, in hexadecimal, and in base64 wherever it may begin in what was encoded. It does not find what was
-// compressed, encrypted, split over lines, escaped twice, or given another form on purpose: taking values out is a
-// net beneath the rule that they must not get there, never that rule itself.
+// in HTML, in hexadecimal, in letters of one case, and in base64 wherever it may begin in what was encoded. It does not
+// find what was compressed, encrypted, split over lines, cut off, escaped twice, or given another form on purpose: taking
+// values out is a net beneath the rule that they must not get there, never that rule itself.
+//
+// A part of a secret is no form on purpose. Who could have a part found could guess the rest byte by byte.
 //
 // The package uses the standard library only, touches no file and no network, and must not print, log or wrap in an
 // error what it was given.
@@ -92,6 +94,24 @@ func (r *Redactor) Add(pairs ...Pair) {
 		}
 	}
 	r.now.Store(newSearch(all))
+}
+
+// Set has r look for these secrets and no others, also in the streams that it has under way, from the next piece of
+// them on. Without any it changes nothing.
+func (r *Redactor) Set(pairs ...Pair) {
+	r.adding.Lock()
+	defer r.adding.Unlock()
+	if s := newSearch(pairs); s != nil {
+		r.now.Store(s)
+	}
+}
+
+// Longest is the length of the longest form of a secret, in bytes.
+func (r *Redactor) Longest() int {
+	if s := r.search(); s != nil {
+		return s.longest
+	}
+	return 0
 }
 
 // search is what r looks for at this moment; nil: nothing.

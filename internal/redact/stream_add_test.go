@@ -47,3 +47,20 @@ func TestAdd(t *testing.T) {
 		}
 	})
 }
+
+// A reader that waits when a secret is added takes it out of what it waits for.
+func TestAddWhileReading(t *testing.T) {
+	for _, r := range []*Redactor{{}, New(Pair{"another-secret", "<1>", ""})} {
+		added := readerFunc(func(p []byte) (int, error) {
+			r.Add(Pair{"second-secret", "<2>", ""})
+			return copy(p, "a second-secret"), io.EOF
+		})
+		if b, err := io.ReadAll(r.Reader(added)); string(b) != "a <2>" || err != nil {
+			t.Errorf("read %q, %v", b, err)
+		}
+	}
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }

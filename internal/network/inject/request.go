@@ -13,12 +13,15 @@ import (
 type Request struct {
 	// Host and Port are who it goes to: the name that SNI, Host and the
 	// connection's address agree on, or an address.
-	Host string
-	Port uint16
-	TLS  bool // the request came inside TLS that was ended here
+	Host   string
+	Port   uint16
+	TLS    bool // the request came inside TLS that was ended here
+	Method string
 	// Target is the path and the query, as sent.
 	Target string
 	Header http.Header
+	// Trailer has the names that the guest announced for what follows the body.
+	Trailer http.Header
 	// Inject are names of secrets that a rule sends unasked.
 	Inject []string
 }
@@ -29,6 +32,10 @@ type Refused struct {
 	Alarm     bool
 	Why, Hint string
 }
+
+// maxTimes bounds how often values are put into one request: a head can hold
+// thousands of placeholders, and a value may be long.
+const maxTimes = 16
 
 func (r *Refused) Error() string { return r.Why }
 
@@ -66,6 +73,13 @@ func (s *Set) PutIn(r *Request) (used []string, err error) {
 		}
 		return nil
 	}
+	times := 0
+	put := func(b *bound, text string) (string, error) {
+		if times += strings.Count(text, b.Placeholder); times > maxTimes {
+			return "", &Refused{Why: fmt.Sprintf("the request's head has more than %d placeholders of secrets", maxTimes), Hint: "send each once"}
+		}
+		return strings.ReplaceAll(text, b.Placeholder, string(b.Value)), use(b)
+	}
 	// What rules send comes first, so that it cannot be added to.
 	done := map[string]bool{}
 	for _, name := range r.Inject {
@@ -89,19 +103,13 @@ func (s *Set) PutIn(r *Request) (used []string, err error) {
 				continue
 			}
 			for i, v := range r.Header[t.name] {
-				if with, found := b.replaceHeader(v); found {
-					if err := use(b); err != nil {
-						return nil, err
-					}
-					r.Header[t.name][i] = with
+				if r.Header[t.name][i], err = b.replaceHeader(v, put); err != nil {
+					return nil, err
 				}
 			}
 		}
-		if with, found := b.replaceQuery(r.Target); found {
-			if err := use(b); err != nil {
-				return nil, err
-			}
-			r.Target = with
+		if r.Target, err = b.replaceQuery(r.Target, put); err != nil {
+			return nil, err
 		}
 	}
 	// What is left of placeholders is where none belongs.
@@ -130,12 +138,22 @@ func (b *bound) refuse(r *Request, where string) *Refused {
 // left finds a placeholder that is still in the head. The values of the headers
 // that were just set hold none: a value is nobody's placeholder.
 func (s *secrets) left(r *Request, done map[string]bool) (*bound, string) {
+	if b := s.find(r.Method); b != nil {
+		return b, "the method"
+	}
 	for _, text := range spellings(r.Target) {
 		if b := s.find(text); b != nil {
 			return b, "the address"
 		}
 	}
-	for name, values := range r.Header {
+	if b, where := s.inHeader(r.Header, done); b != nil {
+		return b, where
+	}
+	return s.inHeader(r.Trailer, nil)
+}
+
+func (s *secrets) inHeader(h http.Header, done map[string]bool) (*bound, string) {
+	for name, values := range h {
 		if done[name] {
 			continue
 		}
@@ -188,6 +206,31 @@ func unescape(text string) string {
 	return b.String()
 }
 
+// signatures are schemes of the header Authorization that prove that somebody has
+// a key, without sending it.
+var signatures = []string{"AWS4-", "Digest", "HMAC", "Hawk", "Signature", "SharedKey", "OAuth", "TC3-HMAC-SHA256", "ACS3-HMAC-SHA256", "GOOG4-"}
+
+// Signed says by which scheme a request is signed that goes to a host which a
+// secret is bound to, or nothing. A signature that was made with a placeholder is
+// a wrong one, and no placeholder is to be seen in it.
+func (s *Set) Signed(r *Request) string {
+	if !s.Bound(r.Host, r.Port) {
+		return ""
+	}
+	for _, v := range r.Header["Authorization"] {
+		scheme, _, _ := strings.Cut(v, " ")
+		for _, known := range signatures {
+			if len(scheme) >= len(known) && strings.EqualFold(scheme[:len(known)], known) {
+				return known
+			}
+		}
+	}
+	if _, query, _ := strings.Cut(r.Target, "?"); strings.Contains(query, "X-Amz-Signature=") {
+		return "AWS4-"
+	}
+	return ""
+}
+
 // basic undoes the encoding of a credential of the scheme Basic (RFC 7617), whose
 // value is user:password in base64.
 func basic(value string) (scheme, plain string, ok bool) {
@@ -205,25 +248,24 @@ func basic(value string) (scheme, plain string, ok bool) {
 }
 
 // replaceHeader puts the value into a header's value.
-func (b *bound) replaceHeader(v string) (string, bool) {
+func (b *bound) replaceHeader(v string, put func(*bound, string) (string, error)) (string, error) {
 	if strings.Contains(v, b.Placeholder) {
-		return strings.ReplaceAll(v, b.Placeholder, string(b.Value)), true
+		return put(b, v)
 	}
 	scheme, plain, ok := basic(v)
 	if !ok || !strings.Contains(plain, b.Placeholder) {
-		return v, false
+		return v, nil
 	}
-	plain = strings.ReplaceAll(plain, b.Placeholder, string(b.Value))
-	return scheme + " " + base64.StdEncoding.EncodeToString([]byte(plain)), true
+	plain, err := put(b, plain)
+	return scheme + " " + base64.StdEncoding.EncodeToString([]byte(plain)), err
 }
 
 // replaceQuery puts the value into its parameter. All else stays byte for byte.
-func (b *bound) replaceQuery(target string) (string, bool) {
+func (b *bound) replaceQuery(target string, put func(*bound, string) (string, error)) (string, error) {
 	path, query, has := strings.Cut(target, "?")
 	if b.Query == "" || !has {
-		return target, false
+		return target, nil
 	}
-	found := false
 	parts := strings.Split(query, "&")
 	for i, part := range parts {
 		key, value, _ := strings.Cut(part, "=")
@@ -234,8 +276,10 @@ func (b *bound) replaceQuery(target string) (string, bool) {
 		if err != nil || !strings.Contains(plain, b.Placeholder) {
 			continue
 		}
-		found = true
-		parts[i] = key + "=" + url.QueryEscape(strings.ReplaceAll(plain, b.Placeholder, string(b.Value)))
+		if plain, err = put(b, plain); err != nil {
+			return "", err
+		}
+		parts[i] = key + "=" + url.QueryEscape(plain)
 	}
-	return path + "?" + strings.Join(parts, "&"), found
+	return path + "?" + strings.Join(parts, "&"), nil
 }

@@ -68,6 +68,7 @@ type bound struct {
 	Secret
 	hosts   policy.Policy
 	headers []template
+	cores   []string // of the placeholder
 }
 
 // template is a header, with what stands around the value.
@@ -75,7 +76,7 @@ type template struct{ name, before, after string }
 
 // check says what is wrong with a secret.
 func check(s Secret) (*bound, error) {
-	b := &bound{Secret: s}
+	b := &bound{Secret: s, cores: cores(s.Placeholder)}
 	fail := func(format string, args ...any) (*bound, error) {
 		return nil, fmt.Errorf("the secret %s: %w", s.Name, fmt.Errorf(format, args...))
 	}
@@ -156,7 +157,7 @@ func CheckHeader(text string) error {
 
 // notBindable are headers that say how a message is to be read or where it goes.
 var notBindable = []string{"Host", "Content-Length", "Connection", "Transfer-Encoding", "Te", "Trailer", "Upgrade", "Expect",
-	"Keep-Alive", "Proxy-Connection", "Accept-Encoding", "Range", "If-Range", "Http2-Settings", "Proxy-Authorization"}
+	"Keep-Alive", "Proxy-Connection", "Accept-Encoding", "Range", "If-Range", "Request-Range", "Http2-Settings", "Proxy-Authorization"}
 
 func parseTemplate(text string) (template, error) {
 	name, value, found := strings.Cut(text, ":")

@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
@@ -14,24 +15,31 @@ import (
 
 // Set is the secrets of one sandbox. The zero Set has none. Its methods may be
 // called from many goroutines at once.
-type Set struct{ now atomic.Pointer[secrets] }
+type Set struct {
+	now       atomic.Pointer[secrets]
+	replacing sync.Mutex
+	// values takes every value out that the set has, or had: what was sent to one
+	// host may come back from another. It is one for all, so that a response that
+	// goes on for long loses values that came later, too.
+	values redact.Redactor
+}
 
 // secrets is a state of a Set, which is never changed.
 type secrets struct {
 	all []*bound
-	// old are values that were replaced: a response may still hold one.
-	old map[string][]Value
+	// past had values that were replaced, or went away with their secret. A
+	// response may still hold one.
+	past []*bound
 	// longest is the length of the longest placeholder.
 	longest int
-
-	// What takes values out, for each group of secrets that go to one host: bit i
-	// stands for all[i]. Making one takes time.
-	mu        sync.Mutex
-	redactors map[uint64]*redact.Redactor
 }
 
-// keepOld bounds the values that are remembered of each secret.
-const keepOld = 32
+// keepOld bounds the values that are remembered of each secret, keepAll those of
+// all secrets.
+const (
+	keepOld = 32
+	keepAll = 256
+)
 
 // Replace makes these the set's secrets. Values that the set had before are still
 // taken out of responses.
@@ -39,7 +47,7 @@ func (s *Set) Replace(list []Secret) error {
 	if len(list) > maxSecrets {
 		return fmt.Errorf("there are %d secrets, more than %d", len(list), maxSecrets)
 	}
-	next := &secrets{old: map[string][]Value{}, redactors: map[uint64]*redact.Redactor{}}
+	next := &secrets{}
 	names := map[string]bool{}
 	for _, one := range list {
 		b, err := check(one)
@@ -53,14 +61,35 @@ func (s *Set) Replace(list []Secret) error {
 		next.all = append(next.all, b)
 		next.longest = max(next.longest, len(b.Placeholder))
 	}
+	s.replacing.Lock()
+	defer s.replacing.Unlock()
 	if before := s.now.Load(); before != nil {
-		for _, b := range before.all {
-			kept := slices.DeleteFunc(append(slices.Clone(before.old[b.Name]), b.Value), func(v Value) bool { return v == "" })
-			next.old[b.Name] = kept[max(0, len(kept)-keepOld):]
-		}
+		next.past = remembered(append(slices.Clone(before.past), before.all...))
 	}
+	var pairs []redact.Pair
+	for _, b := range append(slices.Clone(next.all), next.past...) {
+		pairs = append(pairs, redact.Pair{Secret: string(b.Value), Instead: b.Placeholder})
+	}
+	s.values.Set(pairs...) // first, so that no value is sent that would not be taken out
 	s.now.Store(next)
 	return nil
+}
+
+// remembered are the newest that had a value, in their order.
+func remembered(past []*bound) []*bound {
+	had, of := map[string]bool{}, map[string]int{}
+	var kept []*bound
+	for _, b := range slices.Backward(past) {
+		key := b.Name + " " + strings.Join(b.Hosts, " ") + " " + string(b.Value)
+		if b.Value == "" || had[key] || of[b.Name] == keepOld || len(kept) == keepAll {
+			continue
+		}
+		had[key] = true
+		of[b.Name]++
+		kept = append(kept, b)
+	}
+	slices.Reverse(kept)
+	return kept
 }
 
 // Bound says whether any secret may go to a host. Its connections are then looked
@@ -88,7 +117,18 @@ func (s *Set) Named(text string) (secret string, found bool) {
 }
 
 func (s *secrets) find(text string) *bound {
-	if len(text) < len(placeholderPrefix) || !containsFold(text, placeholderPrefix) {
+	if len(text) < len(placeholderPrefix) {
+		return nil
+	}
+	// In base64, as in a credential of the scheme Basic, wherever it begins.
+	if slices.ContainsFunc(prefixCores, func(core string) bool { return strings.Contains(text, core) }) {
+		for _, b := range s.all {
+			if slices.ContainsFunc(b.cores, func(core string) bool { return strings.Contains(text, core) }) {
+				return b
+			}
+		}
+	}
+	if !containsFold(text, placeholderPrefix) {
 		return nil
 	}
 	text = strings.ToLower(text)
@@ -98,6 +138,19 @@ func (s *secrets) find(text string) *bound {
 		}
 	}
 	return nil
+}
+
+var prefixCores = cores(placeholderPrefix)
+
+// cores are what a text is in base64, without the characters that depend on what
+// stands around it. A placeholder's are the same in both alphabets.
+func cores(text string) []string {
+	var all []string
+	for before := range 3 {
+		encoded := base64.RawStdEncoding.EncodeToString([]byte("\x00\x00"[:before] + text))
+		all = append(all, encoded[(8*before+5)/6:8*(before+len(text))/6])
+	}
+	return all
 }
 
 // containsFold is a strings.Contains for a text in lower case, without a copy.
@@ -110,48 +163,21 @@ func containsFold(text, lower string) bool {
 	return false
 }
 
-// Redactor takes the values of the secrets that are bound to a host out of what it
-// answers. It is nil if there is none.
-func (s *Set) Redactor(host string, port uint16) *redact.Redactor {
+// Redactor takes values out of what a host answers. It is nil if no secret is or
+// was bound to it, on any port: what was sent to one may come back on another.
+func (s *Set) Redactor(host string) *redact.Redactor {
 	now := s.now.Load()
 	if now == nil {
 		return nil
 	}
-	var group uint64
-	for i, b := range now.all {
-		if b.binds(host, port) {
-			group |= 1 << i
-		}
+	named := func(b *bound) bool { return b.hosts.Resolve(host).Allowed }
+	if slices.ContainsFunc(now.all, named) || slices.ContainsFunc(now.past, named) {
+		return &s.values
 	}
-	if group == 0 {
-		return nil
-	}
-	now.mu.Lock()
-	defer now.mu.Unlock()
-	r := now.redactors[group]
-	if r == nil {
-		r = now.redactor(group)
-		now.redactors[group] = r
-	}
-	return r
+	return nil
 }
 
-func (s *secrets) redactor(group uint64) *redact.Redactor {
-	var pairs []redact.Pair
-	for i, b := range s.all {
-		if group&(1<<i) == 0 {
-			continue
-		}
-		for _, v := range append(slices.Clone(s.old[b.Name]), b.Value) {
-			if v != "" {
-				pairs = append(pairs, redact.Pair{Secret: string(v), Instead: b.Placeholder})
-			}
-		}
-	}
-	return redact.New(pairs...)
-}
-
-// RedactHeader takes secrets out of a message's head.
+// RedactHeader takes secrets out of a message's head, or of its trailers.
 func RedactHeader(r *redact.Redactor, h http.Header) {
 	if r == nil {
 		return
@@ -160,8 +186,9 @@ func RedactHeader(r *redact.Redactor, h http.Header) {
 		for i, v := range values {
 			values[i] = r.String(v)
 		}
-		if clean := r.String(name); clean != name {
-			// A secret that became a header's name is of no use to anybody.
+		// The name is no longer as it was sent: letters are of one case. A secret
+		// that became one is of no use to anybody.
+		if lower := strings.ToLower(name); r.String(lower) != lower || r.String(name) != name {
 			delete(h, name)
 		}
 	}

@@ -3,6 +3,7 @@ package inject
 import (
 	"bytes"
 	"io"
+	"net/http"
 	"strings"
 )
 
@@ -63,6 +64,16 @@ func (w *watch) look(b []byte) (secret string, found bool) {
 	} else {
 		w.tail = append(w.tail, b...)
 		w.tail = append(w.tail[:0], w.tail[max(0, len(w.tail)-keep):]...)
+	}
+	return "", false
+}
+
+// InTrailer finds a placeholder in what follows a body, where none is replaced.
+func (s *Set) InTrailer(h http.Header) (secret string, found bool) {
+	if now := s.now.Load(); now != nil {
+		if b, _ := now.inHeader(h, nil); b != nil {
+			return b.Name, true
+		}
 	}
 	return "", false
 }

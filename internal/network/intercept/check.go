@@ -34,7 +34,7 @@ func (r *refusal) text(f *flow, method, path string) string {
 	if r.hint != "" {
 		fmt.Fprintf(&b, "would help: %s\n", r.hint)
 	}
-	return b.String()
+	return f.redactor().String(b.String()) // an error may quote what the server said
 }
 
 // denied says whether it was decided here, rather than upstream.
@@ -95,6 +95,7 @@ type asked struct {
 	target string // for the server: the bytes as sent, from the path on
 	path   string // target without the query
 	host   string // in normal form
+	signed string // how, if it is and a secret is bound to the host
 }
 
 // admit checks the parts of a request that say where it goes, and has the
@@ -180,8 +181,9 @@ func endToEnd(h http.Header) {
 	for _, line := range h["Connection"] {
 		for name := range strings.SplitSeq(line, ",") {
 			name = http.CanonicalHeaderKey(strings.TrimSpace(name))
-			// A length that vanished would change where the message ends.
-			if name != "Content-Length" && name != "Host" {
+			// A length that vanished would change where the message ends, and a
+			// coding how it comes.
+			if name != "Content-Length" && name != "Host" && name != "Accept-Encoding" && name != "Content-Encoding" {
 				h.Del(name)
 			}
 		}

@@ -189,7 +189,7 @@ func (h *http1) serveRequest() ending {
 	if err != nil {
 		return h.answer(malformed("%v", err))
 	}
-	if no := h.putIn(&what, verdict, req.Header, &h.ev); no != nil {
+	if no := h.putIn(&what, verdict, req.Header, req.Trailer, &h.ev); no != nil {
 		return h.answer(no)
 	}
 	if no := h.acquire(); no != nil {
@@ -210,18 +210,21 @@ func (h *http1) serveRequest() ending {
 		}
 	}
 	h.ev.Allowed = true
-	wants := upgrades(req.Header)
+	wants := upgrades(req.Header, h.redactor() != nil)
 	if err := h.sendHead(req, what, wants); err != nil {
 		return h.broken("the server ended the connection: " + err.Error())
 	}
-	body := h.Secrets.Watch(req.Body, h.seen.found)
+	body := h.seen.body(req.Body, func() http.Header { return req.Trailer })
 	h.turn = h.follow(func() error { return h.sendBody(req, body) })
-	return h.relay(req, raw.old, wants)
+	end := h.relay(req, raw.old, wants)
+	what.unsigned(&h.ev)
+	return end
 }
 
 // upgrades are the protocols that the guest wants to change to, and may.
-// Another HTTP or TLS on the same connection would be seen by nobody.
-func upgrades(h http.Header) []string {
+// Another HTTP or TLS on the same connection would be seen by nobody. In others
+// than WebSocket no secret would be found.
+func upgrades(h http.Header, search bool) []string {
 	if !hasToken(h["Connection"], "upgrade") {
 		return nil
 	}
@@ -230,7 +233,7 @@ func upgrades(h http.Header) []string {
 		for token := range strings.SplitSeq(line, ",") {
 			token = strings.TrimSpace(token)
 			protocol, _, _ := strings.Cut(strings.ToLower(token), "/")
-			if token == "" || slices.Contains([]string{"h2", "h2c", "h3", "http", "https", "tls"}, protocol) {
+			if token == "" || slices.Contains([]string{"h2", "h2c", "h3", "http", "https", "tls"}, protocol) || search && protocol != "websocket" {
 				continue
 			}
 			out = append(out, token)

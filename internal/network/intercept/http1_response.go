@@ -84,6 +84,9 @@ func (h *http1) relay(req *http.Request, old bool, wants []string) ending {
 			if !slices.ContainsFunc(wants, func(t string) bool { return hasToken(resp.Header["Upgrade"], t) }) {
 				return h.broken("the server changed to a protocol that was not asked for")
 			}
+			if h.redactor() != nil && len(resp.Header["Sec-Websocket-Extensions"]) > 0 {
+				return h.broken("the server uses an extension of WebSocket that was not asked for, and a secret is bound to it")
+			}
 			return h.upgraded(w, resp)
 		case resp.StatusCode < 200:
 			continued = continued || resp.StatusCode == http.StatusContinue
@@ -178,7 +181,7 @@ func (h *http1) final(w *bufio.Writer, req *http.Request, resp *http.Response, o
 			}
 		}
 		var in atomic.Int64
-		rerr, werr := forward(w, redactor.Reader(resp.Body), chunked && !old, &in, func() http.Header {
+		rerr, werr := forward(w, h.reader(redactor, resp), chunked && !old, &in, func() http.Header {
 			inject.RedactHeader(redactor, resp.Trailer)
 			return resp.Trailer
 		})

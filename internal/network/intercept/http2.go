@@ -178,6 +178,7 @@ func (c counted) Read(p []byte) (int, error) {
 func (h *http2) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var out atomic.Int64
 	seen := &stray{flow: h.flow}
+	var what asked
 	ev := Event{Time: time.Now(), Proto: protoHTTP2, Method: r.Method}
 	if !h.secure {
 		ev.Proto = "h2c"
@@ -185,6 +186,7 @@ func (h *http2) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer func() {
 		ev.BytesOut = out.Load()
 		seen.note(&ev)
+		what.unsigned(&ev)
 		h.event(ev)
 	}()
 	answer := func(no *refusal) {
@@ -200,7 +202,9 @@ func (h *http2) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	hosts := append([]string{r.Host}, r.Header["Host"]...)
 	target := r.RequestURI
-	what, verdict, no := h.admit(r.Method, target, hosts...)
+	var verdict Verdict
+	var no *refusal
+	what, verdict, no = h.admit(r.Method, target, hosts...)
 	ev.Path, ev.Rule = what.path, verdict.Rule
 	if no == nil && r.ProtoMajor != 2 {
 		no = malformed("an HTTP/1 request on an HTTP/2 connection")
@@ -209,7 +213,7 @@ func (h *http2) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		no = malformed("the :path %q is not a path", target)
 	}
 	if no == nil {
-		no = h.putIn(&what, verdict, r.Header, &ev)
+		no = h.putIn(&what, verdict, r.Header, r.Trailer, &ev)
 	}
 	if no == nil {
 		no = h.acquire()
@@ -257,7 +261,7 @@ func (h *http2) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	clean(redactor, resp)
 	ev.Status = resp.StatusCode
 	var in atomic.Int64
-	err = respond(w, resp, redactor, &in)
+	err = respond(w, resp, h.reader(redactor, resp), redactor, &in)
 	ev.BytesIn = in.Load()
 	if err != nil {
 		ev.Why = err.Error()
@@ -311,7 +315,7 @@ func (h *http2) request(w http.ResponseWriter, r *http.Request, what asked, out 
 		ProtoMajor:    2,
 	}).WithContext(ctx)
 	if r.ContentLength != 0 {
-		req.Body = counted{h.Secrets.Watch(r.Body, seen.found), r.Body, out}
+		req.Body = counted{seen.body(r.Body, func() http.Header { return r.Trailer }), r.Body, out}
 	}
 	return req
 }
@@ -329,7 +333,7 @@ func waitsForGoAhead(body io.Reader) bool {
 }
 
 // respond hands on a response, each piece as it comes.
-func respond(w http.ResponseWriter, resp *http.Response, redactor *redact.Redactor, in *atomic.Int64) error {
+func respond(w http.ResponseWriter, resp *http.Response, body io.Reader, redactor *redact.Redactor, in *atomic.Int64) error {
 	header := w.Header()
 	endToEnd(resp.Header)
 	for k, v := range resp.Header {
@@ -356,7 +360,6 @@ func respond(w http.ResponseWriter, resp *http.Response, redactor *redact.Redact
 	}
 	buf := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)
-	body := redactor.Reader(resp.Body)
 	for {
 		n, err := body.Read(*buf)
 		if n > 0 {

@@ -163,6 +163,10 @@ func (p *Proxy) Serve(ctx context.Context, guest net.Conn, name string, port uin
 		f.refuse(guest, "unknown", f.may.Why, "--allow-net "+f.rule())
 		return
 	}
+	if p.Secrets.Bound(f.name, port) {
+		// What is not looked into could bring back what was sent by what is.
+		f.may.Passthrough, f.may.Opaque = false, false
+	}
 	f.serve(guest)
 }
 
@@ -220,6 +224,7 @@ func (f *flow) event(e Event) {
 		e.Time = f.begun
 	}
 	e.Name, e.Port, e.TLS = f.name, f.port, f.secure
+	e.Why = f.redactor().String(e.Why) // an error may quote what the server said
 	f.Event(e)
 }
 

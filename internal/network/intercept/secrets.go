@@ -1,6 +1,7 @@
 package intercept
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -15,8 +16,10 @@ import (
 // putIn has the secrets of a request put into it, or refuses it. Towards a host
 // that a secret is bound to, the response must come as it is: what is compressed
 // or cut into ranges cannot be searched for a value.
-func (f *flow) putIn(what *asked, v Verdict, header http.Header, ev *Event) *refusal {
-	r := &inject.Request{Host: f.name, Port: f.port, TLS: f.secure && !f.isIP, Target: what.target, Header: header, Inject: v.Inject}
+func (f *flow) putIn(what *asked, v Verdict, header, trailer http.Header, ev *Event) *refusal {
+	r := &inject.Request{Host: f.name, Port: f.port, TLS: f.secure && !f.isIP, Method: what.method, Target: what.target,
+		Header: header, Trailer: trailer, Inject: v.Inject}
+	what.signed = f.Secrets.Signed(r)
 	used, err := f.Secrets.PutIn(r)
 	if err != nil {
 		no := &refusal{status: http.StatusForbidden, why: err.Error(), rule: v.Rule}
@@ -26,8 +29,8 @@ func (f *flow) putIn(what *asked, v Verdict, header http.Header, ev *Event) *ref
 		return no
 	}
 	what.target, ev.Secrets = r.Target, used
-	if f.Secrets.Bound(f.name, f.port) {
-		for _, name := range []string{"Range", "If-Range", "A-Im", "Available-Dictionary", "Sec-Websocket-Extensions"} {
+	if f.redactor() != nil {
+		for _, name := range notAskedFor {
 			header.Del(name)
 		}
 		header.Set("Accept-Encoding", "identity")
@@ -35,16 +38,64 @@ func (f *flow) putIn(what *asked, v Verdict, header http.Header, ev *Event) *ref
 	return nil
 }
 
+// notAskedFor would have a response come in parts or compressed.
+var notAskedFor = []string{"Range", "If-Range", "Request-Range", "X-Ms-Range", "A-Im", "Available-Dictionary", "Sec-Websocket-Extensions",
+	"Grpc-Accept-Encoding", "Connect-Accept-Encoding"}
+
 // redactor takes secrets out of what the flow's server answers. It is nil if none
-// is bound to it, and is asked for once the request is there: a secret may have
-// got a new value since.
-func (f *flow) redactor() *redact.Redactor { return f.Secrets.Redactor(f.name, f.port) }
+// is bound to it.
+func (f *flow) redactor() *redact.Redactor { return f.Secrets.Redactor(f.name) }
+
+// reader reads a response's body without the secrets. What it holds back does not
+// depend on them: a guest that can have a server repeat what it sends, a little at
+// a time, would else find a value out by what comes late.
+func (f *flow) reader(r *redact.Redactor, resp *http.Response) io.Reader {
+	if r == nil {
+		return resp.Body
+	}
+	var ends func([]byte) int
+	kind := strings.ToLower(resp.Header.Get("Content-Type"))
+	if strings.HasPrefix(kind, "application/grpc") || strings.HasPrefix(kind, "application/connect+") {
+		ends = new(envelopes).ends
+	}
+	return r.Reader(resp.Body).Even(ends)
+}
+
+// envelopes are the messages of gRPC, each behind a byte of flags and its length.
+type envelopes struct {
+	head []byte
+	left uint32
+}
+
+// ends says how many bytes of b come before the last end of a message in it. The
+// flags that follow are a control character, which is in no secret.
+func (e *envelopes) ends(b []byte) (end int) {
+	for at := 0; at < len(b); {
+		if e.left == 0 {
+			e.head = append(e.head, b[at])
+			at++
+			if len(e.head) < 5 {
+				continue
+			}
+			e.left = binary.BigEndian.Uint32(e.head[1:])
+			e.head = e.head[:0]
+		}
+		n := min(uint64(e.left), uint64(len(b)-at))
+		e.left -= uint32(n)
+		if at += int(n); e.left == 0 {
+			end = at
+		}
+	}
+	return end
+}
 
 // searchable says why a response cannot be searched for secrets.
 func searchable(resp *http.Response) error {
-	for _, line := range resp.Header["Content-Encoding"] {
-		if line = strings.TrimSpace(line); line != "" && !strings.EqualFold(line, "identity") {
-			return fmt.Errorf("the server compressed its response (%.40q) though it was asked not to, and a secret is bound to it", line)
+	for _, name := range []string{"Content-Encoding", "Grpc-Encoding", "Connect-Content-Encoding"} {
+		for _, line := range resp.Header[name] {
+			if line = strings.TrimSpace(line); line != "" && !strings.EqualFold(line, "identity") {
+				return fmt.Errorf("the server compressed its response (%s) though it was asked not to, and a secret is bound to it", name)
+			}
 		}
 	}
 	if resp.StatusCode == http.StatusPartialContent {
@@ -58,6 +109,7 @@ func clean(r *redact.Redactor, resp *http.Response) {
 	if r != nil {
 		resp.Status = r.String(resp.Status)
 		inject.RedactHeader(r, resp.Header)
+		inject.RedactHeader(r, resp.Trailer) // the names that are announced
 	}
 }
 
@@ -109,18 +161,37 @@ func (s *stray) note(e *Event) {
 	}
 }
 
-// noSecret reads from a server after it changed the protocol, where nothing can
-// be replaced: a value cuts the connection.
-type noSecret struct{ *redact.Reader }
+// lastly is a request's body that ends with trailers. They are looked at once
+// they are there.
+type lastly struct {
+	io.Reader
+	*stray
+	trailer func() http.Header
+}
 
-var errReflected = errors.New("cut, since the server sent back the value of a secret, in a protocol in which it cannot be replaced")
-
-func (n noSecret) Read(p []byte) (int, error) {
-	got, err := n.Reader.Read(p)
-	if n.Hits() > 0 {
-		return 0, errReflected
+func (l lastly) Read(p []byte) (int, error) {
+	n, err := l.Reader.Read(p)
+	if err == io.EOF {
+		if secret, found := l.Secrets.InTrailer(l.trailer()); found {
+			if astray := l.found(secret); astray != nil {
+				return n, astray
+			}
+		}
 	}
-	return got, err
+	return n, err
+}
+
+// body watches what a request sends behind its head.
+func (s *stray) body(src io.Reader, trailer func() http.Header) io.Reader {
+	return lastly{s.Secrets.Watch(src, s.found), s, trailer}
+}
+
+// unsigned tells in an event why the server may have refused a request.
+func (a asked) unsigned(e *Event) {
+	if a.signed != "" && (e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden) && e.Why == "" {
+		e.Why = "the server refused a request that is signed (" + a.signed + "): a signature that was made with a placeholder is a wrong one"
+		e.Hint = "sign such requests outside; a secret can be sent, but not computed with"
+	}
 }
 
 // withoutSecrets is where a server's bytes come from after it changed the protocol.
@@ -128,5 +199,5 @@ func withoutSecrets(r *redact.Redactor, src io.Reader) io.Reader {
 	if r == nil {
 		return src
 	}
-	return noSecret{r.Reader(src)}
+	return &frames{src: src, r: r}
 }

@@ -305,7 +305,7 @@ func TestValueAcrossPieces(t *testing.T) {
 			io.WriteString(w, "event: one\n\n")
 			f.Flush()
 			<-go1
-			for _, b := range []byte("x" + token + "y") {
+			for _, b := range []byte("x" + token + "y\n") {
 				w.Write([]byte{b})
 				f.Flush()
 			}
@@ -317,8 +317,8 @@ func TestValueAcrossPieces(t *testing.T) {
 			t.Fatal(err)
 		}
 		close(go1)
-		second := make([]byte, len("x"+placeholder+"y"))
-		if _, err := io.ReadFull(r.Body, second); err != nil || string(second) != "x"+placeholder+"y" {
+		second := make([]byte, len("x"+placeholder+"y\n"))
+		if _, err := io.ReadFull(r.Body, second); err != nil || string(second) != "x"+placeholder+"y\n" {
 			t.Errorf("got %q, %v", second, err)
 		}
 		close(go2)
