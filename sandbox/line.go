@@ -135,10 +135,11 @@ func readMessage(r *bufio.Reader) (m network.Message, err error) {
 // order has the gateway do something, and waits until it is done. If the gateway
 // hangs up meanwhile it is told again: an order that was followed already changes
 // nothing.
-func (l *line) order(ctx context.Context, o network.Order) error {
+func (l *line) order(ctx context.Context, o network.Order) (network.Message, error) {
+	none := network.Message{}
 	text, err := json.Marshal(o)
 	if err != nil {
-		return err
+		return none, err
 	}
 	l.asking.Lock()
 	defer l.asking.Unlock()
@@ -155,16 +156,16 @@ func (l *line) order(ctx context.Context, o network.Order) error {
 		select {
 		case m := <-c.answers:
 			if m.Error != "" {
-				return errors.New(m.Error)
+				return none, errors.New(m.Error)
 			}
-			return nil
+			return m, nil
 		case <-c.next:
 		case <-l.over:
-			return errors.New("the network's gateway is gone")
+			return none, errors.New("the network's gateway is gone")
 		case <-ctx.Done():
 			// A late answer must not be taken for the next one's.
 			c.conn.Close()
-			return context.Cause(ctx)
+			return none, context.Cause(ctx)
 		}
 	}
 }

@@ -116,7 +116,10 @@ func TestOrderIsSaidAgain(t *testing.T) {
 	defer l.hangUp()
 	first := l.now()
 	done := make(chan error, 1)
-	go func() { done <- l.order(t.Context(), network.Order{}) }()
+	go func() {
+		_, err := l.order(t.Context(), network.Order{})
+		done <- err
+	}()
 	first.conn.Close() // whether it was said by then or not
 	second := <-calls
 	hello(second)

@@ -111,8 +111,8 @@ func (s *Sandbox) SetAllowNet(ctx context.Context, a AllowNet) error {
 }
 
 // setUpNetwork lets what runs in the sandbox use its network: where names are
-// answered, and whom to trust.
-func (s *Sandbox) setUpNetwork(ctx context.Context, hear func(NetEvent)) error {
+// answered, and whom to trust. Names that are known have their addresses already.
+func (s *Sandbox) setUpNetwork(ctx context.Context, hear func(NetEvent), known []string) error {
 	var certificate string
 	var err error
 	if s.line, certificate, err = newLine(ctx, s.inst.DialEvents, hear); err != nil {
@@ -120,6 +120,11 @@ func (s *Sandbox) setUpNetwork(ctx context.Context, hear func(NetEvent)) error {
 	}
 	if err := s.giveSecrets(ctx); err != nil {
 		return err
+	}
+	if len(known) > 0 {
+		if _, err := s.line.order(ctx, network.Order{Names: known}); err != nil {
+			return fmt.Errorf("telling its network gateway the names of before: %w", err)
+		}
 	}
 	res, err := s.Exec(ctx, Cmd{Args: []string{"/bin/sh", "-c", networkScript}, User: "root", GuestDir: "/", Stdin: strings.NewReader(certificate),
 		Env: map[string]string{"GIT": s.gitCredentials()}})

@@ -78,5 +78,5 @@ func readBeyond(o options, backendName string) (b beyond, err error) {
 
 // networkJSON is what the keeper is told of a network with this policy.
 func (s *Sandbox) networkJSON(p policy.Policy) (json.RawMessage, error) {
-	return json.Marshal(network.Config{Policy: p, Floor: s.floor, Services: s.serviceNames, Seed: s.ID, Proxy: s.beyond.proxy, ExtraCAs: s.beyond.extraCAs})
+	return json.Marshal(network.Config{Policy: p, Floor: s.floor, Services: s.serviceNames, Seed: s.seed, Proxy: s.beyond.proxy, ExtraCAs: s.beyond.extraCAs})
 }

@@ -291,13 +291,27 @@ func TestNetworkAfterRestore(t *testing.T) {
 	if got := startTalk(t, sb, port).say("before"); got != "before" {
 		t.Fatalf("got %q", got)
 	}
+	const ask = `import socket, struct
+q = struct.pack(">HHHHHH", 7, 0x100, 1, 0, 0, 0) + b"\x09localhost\0\0\1\0\1"
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(30); s.sendto(q, ("192.168.127.1", 53)); print(socket.inet_ntoa(s.recv(512)[-4:]))`
+	asked, err := sb.Exec(t.Context(), sandbox.Cmd{Args: []string{"python3", "-c", ask}})
+	address := strings.TrimSpace(string(asked.Stdout))
+	if err != nil || !strings.HasPrefix(address, "198.") {
+		t.Fatalf("%+v %v", asked, err)
+	}
 	if err := sb.Checkpoint(t.Context(), saved); err != nil {
 		t.Fatal(err)
 	}
 	if got := startTalk(t, sb, port).say("after saving"); got != "after saving" {
 		t.Errorf("got %q", got)
 	}
+	// An address that was asked for before stands for its name still: programs remember it.
 	again := networked(t, home, rules, sandbox.WithCheckpoint(saved))
+	res, err := again.Exec(t.Context(), sandbox.Cmd{Args: []string{"python3", "-c", `import socket, sys
+c = socket.create_connection((sys.argv[1], int(sys.argv[2])), 30); c.sendall(b"known"); print(c.recv(9).decode())`, address, fmt.Sprint(port)}})
+	if err != nil || string(res.Stdout) != "known\n" {
+		t.Errorf("the address of before: %+v %v", res, err)
+	}
 	if got := startTalk(t, again, port).say("restored"); got != "restored" {
 		t.Errorf("got %q", got)
 	}

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -46,6 +47,7 @@ type Sandbox struct {
 	env       map[string]string // for the caller's own commands; host backend only
 	floor     policy.Floor      // what the operator decided about the network
 	beyond    beyond
+	seed      string // of the addresses that names have
 	inst      backend.Instance
 	client    *guestapi.Client
 	record    Recorder
@@ -166,7 +168,12 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (*S
 	if name == BackendHost {
 		sb.onHost(dir)
 	}
-	if err := sb.takeSecrets(o.secrets, o.checkpoint); err != nil {
+	before, err := readLife(o.checkpoint)
+	if err != nil {
+		return fail("config", err, "make the checkpoint anew")
+	}
+	sb.seed = cmp.Or(before.Seed, sb.ID)
+	if err := sb.takeSecrets(o.secrets, before.Placeholders); err != nil {
 		return fail("config", err, "see docs/secrets.md for what a secret can be")
 	}
 	if err := sb.takeServices(o.services); err != nil {
@@ -226,7 +233,7 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (*S
 		err = sb.verify(ctx, answer)
 	}
 	if err == nil && net != nil {
-		err = sb.setUpNetwork(create, o.netEvents)
+		err = sb.setUpNetwork(create, o.netEvents, before.Names)
 	}
 	if err == nil && len(o.services) > 0 {
 		sb.visits, err = receive(create, sb.inst.DialEvents, o.services)
@@ -390,7 +397,7 @@ func (s *Sandbox) Checkpoint(ctx context.Context, dir string) error {
 	if err := s.inst.Checkpoint(ctx, dir); err != nil {
 		return s.explain(ctx, err)
 	}
-	return s.savePlaceholders(dir)
+	return s.saveLife(ctx, dir)
 }
 
 // Detach lets go of the sandbox without ending it. It lives on for the grace

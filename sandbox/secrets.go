@@ -2,11 +2,7 @@ package sandbox
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -58,13 +54,9 @@ var (
 	secretEnv  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 )
 
-// placeholdersFile is where a checkpoint keeps what the sandbox holds in place of
-// secrets. It is worth nothing to anybody.
-const placeholdersFile = "placeholders.json"
-
 // takeSecrets checks the secrets, and gives each its placeholder: the one that
-// the checkpoint's processes have, if there is a checkpoint.
-func (s *Sandbox) takeSecrets(given []Secret, checkpoint string) error {
+// the restored processes have, if there are any.
+func (s *Sandbox) takeSecrets(given []Secret, kept map[string]string) error {
 	if len(given) == 0 {
 		return nil
 	}
@@ -73,16 +65,6 @@ func (s *Sandbox) takeSecrets(given []Secret, checkpoint string) error {
 		return fmt.Errorf("%w: on the host the network is open, and no secret can be put into its requests", backend.ErrUnsupported)
 	case s.cfg.AllowNet.closed() && len(s.floor.AlwaysAllow) == 0:
 		return fmt.Errorf("the secret %s is of no use without a network: allow the hosts that it is bound to (%s)", given[0].Name, strings.Join(given[0].Hosts, ", "))
-	}
-	kept := map[string]string{}
-	if checkpoint != "" {
-		b, err := os.ReadFile(filepath.Join(checkpoint, placeholdersFile))
-		if err == nil {
-			err = json.Unmarshal(b, &kept)
-		}
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("the checkpoint's placeholders: %w", err)
-		}
 	}
 	variables := map[string]string{}
 	for _, one := range given {
@@ -131,7 +113,8 @@ func (s *Sandbox) giveSecrets(ctx context.Context) error {
 	if len(s.secrets.all) == 0 {
 		return nil
 	}
-	if err := s.line.order(ctx, network.Order{Secrets: s.secrets.list()}); err != nil {
+	list := s.secrets.list()
+	if _, err := s.line.order(ctx, network.Order{Secrets: &list}); err != nil {
 		return fmt.Errorf("handing its network gateway the secrets: %w", err)
 	}
 	return nil
@@ -165,23 +148,6 @@ func (s *Sandbox) Placeholders() map[string]string {
 		m[one.Name] = one.Placeholder
 	}
 	return m
-}
-
-// savePlaceholders has a restored sandbox know the placeholders that its processes
-// hold.
-func (s *Sandbox) savePlaceholders(dir string) error {
-	p := s.Placeholders()
-	if len(p) == 0 {
-		return nil
-	}
-	b, err := json.Marshal(p)
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(dir, placeholdersFile), b, 0o600); err != nil {
-		return fmt.Errorf("saving the checkpoint's placeholders: %w", err)
-	}
-	return nil
 }
 
 // secretVariables are the placeholders, for every process of the sandbox.

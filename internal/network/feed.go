@@ -82,8 +82,13 @@ func (g *Gateway) Serve(l *net.UnixListener) error {
 // Order is what an owner says on the socket where it hears of events, a line of
 // JSON each. Orders are answered in their turn.
 type Order struct {
-	// Secrets are those that the sandbox has from now on.
-	Secrets []inject.Secret `json:"secrets"`
+	// Secrets are those that the sandbox has from now on; nil: as before.
+	Secrets *[]inject.Secret `json:"secrets,omitempty"`
+	// Names are those that the sandbox asked for in an earlier life, in their
+	// order: their addresses stand for them again.
+	Names []string `json:"names,omitempty"`
+	// ListNames has the answer say the names that were asked for.
+	ListNames bool `json:"list_names,omitempty"`
 }
 
 // maxOrder bounds an Order, in bytes.
@@ -102,12 +107,8 @@ func (g *Gateway) tell(c net.Conn, in *bufio.Reader) {
 			if err := readLine(in, &order); err != nil {
 				return
 			}
-			done := Message{Done: true}
-			if err := g.SetSecrets(order.Secrets); err != nil {
-				done.Error = err.Error()
-			}
 			select {
-			case answers <- done:
+			case answers <- g.follow(order):
 			case <-stop:
 				return
 			}
@@ -152,6 +153,26 @@ var again = func() <-chan struct{} {
 	close(c)
 	return c
 }()
+
+// follow does what an owner says.
+func (g *Gateway) follow(o Order) Message {
+	done := Message{Done: true}
+	if o.Secrets != nil {
+		if err := g.SetSecrets(*o.Secrets); err != nil {
+			done.Error = err.Error()
+		}
+	}
+	for _, name := range o.Names {
+		if _, err := g.names.Addr(name); err != nil {
+			done.Error = err.Error()
+			break
+		}
+	}
+	if o.ListNames {
+		done.Names = g.names.Names()
+	}
+	return done
+}
 
 // readLine reads what an owner says.
 func readLine(in *bufio.Reader, what any) error {

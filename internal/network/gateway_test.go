@@ -232,15 +232,42 @@ func TestOrdersAreFollowed(t *testing.T) {
 		}
 	}
 	s := inject.Secret{Name: "T", Placeholder: inject.NewPlaceholder("T"), Value: "12345678", Hosts: []string{"allowed.test"}, Headers: []string{inject.DefaultHeader}}
-	if err := answer(Order{Secrets: []inject.Secret{s}}); err != "" || !g.secrets.Bound("allowed.test", 443) {
+	if err := answer(Order{Secrets: &[]inject.Secret{s}}); err != "" || !g.secrets.Bound("allowed.test", 443) {
 		t.Errorf("a good order: %q", err)
 	}
 	s.Hosts = nil
-	if err := answer(Order{Secrets: []inject.Secret{s}}); err == "" || !g.secrets.Bound("allowed.test", 443) {
+	if err := answer(Order{Secrets: &[]inject.Secret{s}}); err == "" || !g.secrets.Bound("allowed.test", 443) {
 		t.Errorf("a bad order: %q", err)
+	}
+	if err := answer(Order{}); err != "" || !g.secrets.Bound("allowed.test", 443) {
+		t.Errorf("an order that is about nothing: %q", err)
 	}
 	if _, ok := g.Resolve(s.Placeholder + ".allowed.test"); ok {
 		t.Error("a name with a placeholder is answered")
+	}
+}
+
+// A gateway that is told the names of an earlier one, in their order, knows their addresses, also where two names wanted
+// the same one.
+func TestNamesOfAnEarlierLife(t *testing.T) {
+	first := gateway(t, "*.allowed.test")
+	for i := range 500 {
+		first.Resolve(fmt.Sprintf("n%d.allowed.test", i))
+	}
+	first.Resolve("refused.test")
+	told := first.follow(Order{ListNames: true})
+	if !told.Done || len(told.Names) != 500 {
+		t.Fatalf("%d names, %+v", len(told.Names), told.Error)
+	}
+	second := gateway(t, "*.allowed.test")
+	if m := second.follow(Order{Names: told.Names}); m.Error != "" {
+		t.Fatal(m.Error)
+	}
+	for _, name := range told.Names {
+		addr, _ := first.names.Addr(name)
+		if got, ok := second.names.Name(addr); !ok || got != name {
+			t.Fatalf("%s stands for %q", addr, got)
+		}
 	}
 }
 

@@ -98,6 +98,7 @@ type Message struct {
 	// Lost is how many events there were before this message that nobody took.
 	Lost int `json:"lost,omitempty"`
 	// Done answers an Order; Error is why it was refused.
-	Done  bool   `json:"done,omitempty"`
-	Error string `json:"error,omitempty"`
+	Done  bool     `json:"done,omitempty"`
+	Error string   `json:"error,omitempty"`
+	Names []string `json:"names,omitempty"` // that were asked for, if the Order wants them
 }

@@ -11,6 +11,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
+	"slices"
 	"sync"
 )
 
@@ -37,6 +38,7 @@ type Table struct {
 	mu    sync.Mutex
 	addrs map[string]netip.Addr
 	names map[netip.Addr]string
+	asked []string // in this order
 }
 
 // New makes a table. The seed is not secret; it stands for the sandbox.
@@ -66,9 +68,18 @@ func (t *Table) Addr(name string) (netip.Addr, error) {
 		a := at(n)
 		if _, taken := t.names[a]; !taken {
 			t.addrs[name], t.names[a] = a, name
+			t.asked = append(t.asked, name)
 			return a, nil
 		}
 	}
+}
+
+// Names are all names, in the order in which they were first asked for. A table with
+// the same seed that is asked for them in this order has the same addresses.
+func (t *Table) Names() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.asked)
 }
 
 // Name returns the name that an address stands for.
