@@ -247,5 +247,5 @@ func (d decider) Request(name string, port uint16, tls bool, method, path string
 }
 
 func verdict(d policy.Decision) intercept.Verdict {
-	return intercept.Verdict{Allowed: d.Allowed, Rule: d.Rule, Why: d.Why, Passthrough: d.TLS == policy.Passthrough, Opaque: d.Opaque, Inject: d.Inject}
+	return intercept.Verdict{Allowed: d.Allowed, Rule: d.Rule, Why: d.Why, Passthrough: d.TLS == policy.Passthrough, Opaque: d.Opaque, Anything: d.Anything, Inject: d.Inject}
 }

@@ -103,9 +103,9 @@ func TestPastIsBounded(t *testing.T) {
 
 func TestRedactHeaderNames(t *testing.T) {
 	s := good()
-	s.Value = "Token-Of-Mixed-Case"
+	s.Value = "tOken-oF-mIxed-cAse"
 	r := setOf(t, s).Redactor("api.test")
-	h := http.Header{"X-Token-Of-Mixed-Case": {"a"}, "X-token-of-mixed-case": {"b"}, "X-TOKEN-OF-MIXED-CASE": {"c"}, "X-Other": {"d"}}
+	h := http.Header{"X-Token-Of-Mixed-Case": {"a"}, "X-token-of-mixed-case": {"b"}, "X-tOken-oF-mIxed-cAse": {"c"}, "X-Other": {"d"}}
 	RedactHeader(r, h)
 	if len(h) != 1 || h.Get("X-Other") != "d" {
 		t.Errorf("left: %v", h)

@@ -125,7 +125,7 @@ func TestPlaceholderInTrailers(t *testing.T) {
 
 // A value of letters only can be the name of a header, or of a trailer that is announced; case is lost on the way.
 func TestValueAsName(t *testing.T) {
-	const value = "Ghs-Tr0ub4dor-And-More"
+	const value = "gHs-tR0ub4dor-aNd-mOre"
 	both(t, func(t *testing.T, h2 bool) {
 		w := newWorld(t, addr(tlsServer(t, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("X-"+r.Header.Get("X-Api-Key"), "1")
@@ -146,6 +146,9 @@ func TestResponsesOfBefore(t *testing.T) {
 	both(t, func(t *testing.T, h2 bool) {
 		say := make(chan string)
 		w := newWorld(t, addr(tlsServer(t, func(w http.ResponseWriter, r *http.Request) {
+			if got := r.Header.Get("Accept-Encoding"); got != "identity" {
+				t.Errorf("the server may send %q", got)
+			}
 			io.WriteString(w, "begun\n")
 			http.NewResponseController(w).Flush()
 			io.WriteString(w, <-say)

@@ -32,6 +32,9 @@ type Verdict struct {
 	// Of Connect only. Passthrough lets TLS pass as it is once its server name
 	// was checked. Opaque lets pass what is neither TLS nor HTTP.
 	Passthrough, Opaque bool
+	// Anything, of Connect only, says that every name is allowed, so that it does
+	// no harm if a handshake that passes hides one.
+	Anything bool
 
 	// Inject, of Request only, are names of secrets that the request gets.
 	Inject []string

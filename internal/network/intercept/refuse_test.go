@@ -3,6 +3,7 @@ package intercept
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -214,7 +215,7 @@ func TestTLSRefused(t *testing.T) {
 		{"no HTTP inside", &tls.Config{ServerName: site, NextProtos: []string{"imap"}}, "imap"},
 	} {
 		for _, pass := range []bool{false, true} {
-			if pass && tc.name == "no HTTP inside" {
+			if pass && tc.name == "no HTTP inside" || !pass && tc.name == "ECH" {
 				continue
 			}
 			w := newWorld(t, "127.0.0.1:1", 443, func(w *world) { w.rules.connect.Passthrough = pass })
@@ -235,6 +236,24 @@ func TestTLSRefused(t *testing.T) {
 			if w.dialed() != 0 {
 				t.Errorf("%s: the server was reached", tc.name)
 			}
+		}
+	}
+}
+
+// A part that is encrypted for a key that nobody has, as browsers send it, does not matter where TLS is ended here, nor
+// where every name is allowed: the client is answered.
+func TestEncryptedPartThatHidesNothing(t *testing.T) {
+	server := tlsServer(t, func(http.ResponseWriter, *http.Request) {})
+	for name, may := range map[string]Verdict{"intercepted": {Allowed: true}, "everything is allowed": {Allowed: true, Passthrough: true, Anything: true}} {
+		w := newWorld(t, addr(server), 443, func(w *world) { w.rules.connect = may })
+		roots := w.roots
+		if may.Passthrough {
+			roots = pool(serverCA())
+		}
+		err := tls.Client(w.dial(), &tls.Config{ServerName: site, RootCAs: roots, EncryptedClientHelloConfigList: echList(t)}).Handshake()
+		// Whoever answers it proves to be the site, and says that it has no such key.
+		if rejected := (*tls.ECHRejectionError)(nil); !errors.As(err, &rejected) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -37,7 +37,9 @@ func (f *flow) serveTLS(guest *replay, up net.Conn) {
 	}
 	sni := strings.ToLower(info.ServerName)
 	switch {
-	case slices.Contains(info.Extensions, extensionECH):
+	case slices.Contains(info.Extensions, extensionECH) && f.may.Passthrough && !f.may.Anything:
+		// Where TLS is ended here the part is for a key that nobody has, which
+		// is what browsers send to every server.
 		refuse("the ClientHello has an encrypted part (ECH), in which another server can be named",
 			"turn Encrypted ClientHello off in the client")
 		return

@@ -160,9 +160,6 @@ func (f *frames) end() error {
 
 // release has handed on what cannot be a secret's beginning any more.
 func (f *frames) release() {
-	if f.err != nil && f.begun {
-		return // a part of a message is nobody's
-	}
 	most := len(f.buf)
 	if f.aside {
 		most = f.from

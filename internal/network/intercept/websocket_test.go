@@ -114,8 +114,8 @@ func TestFramesThatCannotBeSearched(t *testing.T) {
 		"in a ping, between":  {frame(firstText, "abc") + frame(ping, token), errReflected},
 		"only what is around": {frame(firstText, "x") + strings.Repeat(frame(ping, ""), framesMost), errNotFrames},
 	} {
-		got, err := io.ReadAll(newFrames(strings.NewReader(c.sent)))
-		if !errors.Is(err, c.want) || strings.Contains(string(got), token) {
+		got, err := io.ReadAll(newFrames(iotest.OneByteReader(strings.NewReader(c.sent))))
+		if !errors.Is(err, c.want) || strings.Contains(string(got), token[:2]) {
 			t.Errorf("%s: %.50q, %v", name, got, err)
 		}
 	}

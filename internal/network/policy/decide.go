@@ -10,12 +10,13 @@ import (
 
 // Decision is the answer to a question, with its reason. The zero Decision refuses.
 type Decision struct {
-	Allowed bool
-	Rule    string   // the text of the rule that decided, or empty
-	Why     string   // for people; nothing in it can control a terminal
-	TLS     TLSMode  // what happens to TLS, when allowed
-	Opaque  bool     // what is neither TLS nor HTTP may pass as well
-	Inject  []string // names of the secrets for this request; only ever within TLS
+	Allowed  bool
+	Rule     string   // the text of the rule that decided, or empty
+	Why      string   // for people; nothing in it can control a terminal
+	TLS      TLSMode  // what happens to TLS, when allowed
+	Anything bool     // every name of the public internet is allowed as well, and none is denied
+	Opaque   bool     // what is neither TLS nor HTTP may pass as well
+	Inject   []string // names of the secrets for this request; only ever within TLS
 }
 
 func deny(format string, args ...any) Decision { return Decision{Why: fmt.Sprintf(format, args...)} }
@@ -206,7 +207,7 @@ func (p Policy) everything(t target) Decision {
 			return deny("%s is %s, and the network is the public internet only", t.addr, what)
 		}
 	}
-	return Decision{Allowed: true, Rule: "true", Why: "the whole public internet is allowed", TLS: Passthrough, Opaque: true}
+	return Decision{Allowed: true, Rule: "true", Why: "the whole public internet is allowed", TLS: Passthrough, Opaque: true, Anything: true}
 }
 
 // nothing is the answer when no rule allows the target.

@@ -74,7 +74,9 @@ func (e Effective) Connect(name string, addr netip.Addr, port uint16) Decision {
 	if d, denied := e.denied(t, addr, port, false); denied {
 		return d
 	}
-	return e.ask(func(p Policy) Decision { return p.Connect(name, addr, port) })
+	d := e.ask(func(p Policy) Decision { return p.Connect(name, addr, port) })
+	d.Anything = d.Anything && len(e.deny) == 0
+	return d
 }
 
 // Datagram is Policy.Datagram for both.
@@ -178,6 +180,6 @@ func (e Effective) ask(question func(Policy) Decision) Decision {
 	if bound.TLS == Intercept {
 		d.TLS = Intercept
 	}
-	d.Opaque = d.Opaque && bound.Opaque
+	d.Opaque, d.Anything = d.Opaque && bound.Opaque, d.Anything && bound.Anything
 	return d
 }

@@ -163,3 +163,19 @@ func TestFloorAsJSON(t *testing.T) {
 		}
 	}
 }
+
+// Only where every name is allowed, and none denied, does it not matter which one is meant.
+func TestAnything(t *testing.T) {
+	for _, c := range []struct {
+		floor  string
+		policy Policy
+		want   bool
+	}{
+		{`{}`, All(), true}, {`{"max":true}`, All(), true}, {`{"always_deny":["a.b"]}`, All(), false}, {`{"max":["x.test"]}`, All(), false},
+		{`{"always_allow":[{"host":"x.test","tls":"passthrough"}]}`, Policy{}, false}, {`{}`, list(t, "x.test"), false}, {`{"always_allow":["x.test"]}`, All(), false},
+	} {
+		if d := floor(t, c.floor).Apply(c.policy).Connect("x.test", addr("198.18.0.1"), 443); d.Anything != c.want {
+			t.Errorf("%s: %+v", c.floor, d)
+		}
+	}
+}
