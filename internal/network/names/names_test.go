@@ -34,6 +34,28 @@ func TestEachNameHasAnAddressOfItsOwn(t *testing.T) {
 	})
 }
 
+// A full table, in which hundreds of names would have the same address by chance.
+func TestNoTwoNamesShareAnAddress(t *testing.T) {
+	table := New([]byte("seed"))
+	owner := map[netip.Addr]string{}
+	for n := range most {
+		name := fmt.Sprintf("n%d.test", n)
+		a, err := table.Addr(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if other, taken := owner[a]; taken {
+			t.Fatalf("%v stands for %s and %s", a, other, name)
+		}
+		owner[a] = name
+	}
+	for a, name := range owner {
+		if back, ok := table.Name(a); !ok || back != name {
+			t.Errorf("%v stands for %q, and was given to %s", a, back, name)
+		}
+	}
+}
+
 func TestAddressesOutliveATable(t *testing.T) {
 	a, err := New([]byte("one sandbox")).Addr("example.test")
 	if err != nil {
