@@ -197,6 +197,7 @@ func TestDialerKeepsToThePolicy(t *testing.T) {
 		ask{"a name that leads to this host", false, "localhost", netip.Addr{}, tcp + 1},
 		ask{"UDP by a rule about TCP", true, "localhost", netip.Addr{}, tcp},
 		ask{"TCP by a rule about UDP", false, "localhost", netip.Addr{}, udp},
+		ask{"UDP to another name", true, "other.test", netip.Addr{}, udp},
 		ask{"UDP to an address", true, "", here, udp + 1},
 		ask{"UDP to a name that leads to this host", true, "localhost", netip.Addr{}, udp + 1},
 	)
