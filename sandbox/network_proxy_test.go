@@ -57,7 +57,7 @@ func newHTTPProxy(t *testing.T, credentials string) *httpProxy {
 			return
 		}
 		fmt.Fprint(c, "HTTP/1.1 200 OK\r\n\r\n")
-		if req, err = http.ReadRequest(in); err == nil {
+		if _, err = http.ReadRequest(in); err == nil {
 			fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: 7\r\nConnection: close\r\n\r\nthrough")
 		}
 	}))

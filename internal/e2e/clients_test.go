@@ -146,29 +146,26 @@ func (s *site) rawServer(t *testing.T) (port string, lines func() []string) {
 	serve := func(c net.Conn) {
 		defer c.Close()
 		in := bufio.NewReader(c)
-		for {
-			line, err := in.ReadString('\n')
-			if err != nil {
-				return
-			}
-			mu.Lock()
-			seen = append(seen, strings.TrimSpace(line))
-			mu.Unlock()
-			req, err := http.ReadRequest(bufio.NewReader(io.MultiReader(strings.NewReader("PUT / HTTP/1.1\r\n"), in)))
-			if err != nil {
-				return
-			}
-			if strings.Contains(line, "/refused") {
-				io.WriteString(c, "HTTP/1.1 417 Expectation Failed\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-				return
-			}
-			if req.Header.Get("Expect") != "" {
-				io.WriteString(c, "HTTP/1.1 100 Continue\r\n\r\n")
-			}
-			io.Copy(io.Discard, req.Body)
-			io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
+		line, err := in.ReadString('\n')
+		if err != nil {
 			return
 		}
+		mu.Lock()
+		seen = append(seen, strings.TrimSpace(line))
+		mu.Unlock()
+		req, err := http.ReadRequest(bufio.NewReader(io.MultiReader(strings.NewReader("PUT / HTTP/1.1\r\n"), in)))
+		if err != nil {
+			return
+		}
+		if strings.Contains(line, "/refused") {
+			io.WriteString(c, "HTTP/1.1 417 Expectation Failed\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+			return
+		}
+		if req.Header.Get("Expect") != "" {
+			io.WriteString(c, "HTTP/1.1 100 Continue\r\n\r\n")
+		}
+		io.Copy(io.Discard, req.Body)
+		io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
 	}
 	go func() {
 		for {
