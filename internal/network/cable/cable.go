@@ -33,7 +33,7 @@ import (
 )
 
 // gatewayMAC is fixed (locally administered), like the sandbox's.
-const gatewayMAC = tcpip.LinkAddress("\x02\x52\x41\x56\x49\x01")
+var gatewayMAC = tcpip.LinkAddress(tap.Sandbox.GatewayMAC)
 
 // Handler decides on what a sandbox sends. Its methods are called by many
 // goroutines.

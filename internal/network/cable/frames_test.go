@@ -217,6 +217,8 @@ func forged() map[string][][]byte {
 		"DHCP":                  {ether(sandboxMAC, broadcast, 0x0800, datagramTo("0.0.0.0", "255.255.255.255", 68, 67, []byte("discover"))), frame(datagramTo(sandbox, gateway, 68, 67, []byte("renew")))},
 		"question of multicast": {ether(sandboxMAC, "\x01\x00\x5e\x00\x00\xfb", 0x0800, datagramTo(sandbox, "224.0.0.251", 5353, 5353, question("evil.test")))},
 		"routes, redirected":    {frame(ip(gateway, sandbox, 1, control(5, 1, evil))), frame(ip("10.0.0.1", gateway, 1, control(5, 1, evil))), frame(ip("10.0.0.1", gateway, 1, control(9, 0, evil)))},
+		"to another MAC":        {ether(sandboxMAC, otherMAC, 0x0800, evil), ether(sandboxMAC, sandboxMAC, 0x0800, evil), ether(sandboxMAC, "\x00\x00\x00\x00\x00\x00", 0x0800, evil)},
+		"to a group of MACs":    {ether(sandboxMAC, "\x01\x00\x5e\x00\x00\x01", 0x0800, evil), ether(sandboxMAC, "\x33\x33\x00\x00\x00\x01", 0x0800, evil)},
 		"the gateway is here":   {claim(2, otherMAC, gateway, gateway), claim(1, otherMAC, gateway, gateway), claim(1, otherMAC, "0.0.0.0", gateway)},
 		"the sandbox is here":   {claim(2, otherMAC, sandbox, gateway), claim(1, otherMAC, sandbox, gateway), claim(1, otherMAC, sandbox, sandbox)},
 		"the world is here":     {claim(2, otherMAC, "198.18.1.7", gateway), claim(1, otherMAC, "8.8.8.8", gateway), claim(1, otherMAC, "255.255.255.255", "224.0.0.1")},

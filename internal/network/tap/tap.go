@@ -8,6 +8,7 @@
 package tap
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -25,7 +26,9 @@ type Config struct {
 	Addr    netip.Addr // IPv4
 	Bits    int        // of its network
 	Gateway netip.Addr
-	MTU     int
+	// GatewayMAC is the address of the far end.
+	GatewayMAC net.HardwareAddr
+	MTU        int
 }
 
 // Sandbox is the device of every sandbox. Its addresses mean something on the
@@ -33,11 +36,12 @@ type Config struct {
 // for the same bytes. The MAC address is fixed (locally administered), so nobody
 // on the cable has to ask for it.
 var Sandbox = Config{
-	MAC:     net.HardwareAddr{0x02, 0x52, 0x41, 0x56, 0x49, 0x02},
-	Addr:    netip.MustParseAddr("192.168.127.2"),
-	Bits:    24,
-	Gateway: netip.MustParseAddr("192.168.127.1"),
-	MTU:     65520,
+	MAC:        net.HardwareAddr{0x02, 0x52, 0x41, 0x56, 0x49, 0x02},
+	Addr:       netip.MustParseAddr("192.168.127.2"),
+	Bits:       24,
+	Gateway:    netip.MustParseAddr("192.168.127.1"),
+	GatewayMAC: net.HardwareAddr{0x02, 0x52, 0x41, 0x56, 0x49, 0x01},
+	MTU:        65520,
 }
 
 // ErrNoDevice says that this host has no TAP devices for the caller.
@@ -106,6 +110,9 @@ func configure(tun int, c Config) error {
 	if err := unix.IoctlIfreq(tun, unix.TUNSETIFF, req); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoDevice, err)
 	}
+	if err := filter(tun, c.GatewayMAC, net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}); err != nil {
+		return err
+	}
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -135,6 +142,21 @@ func configure(tun int, c Config) error {
 		set("state", device, unix.SIOCSIFFLAGS, up),
 		addRoute(s, c.Gateway),
 	)
+}
+
+// filter has the kernel drop what is sent to anybody but these. The stack at the
+// far end stops reading at the first frame that is not for it.
+func filter(tun int, to ...net.HardwareAddr) error {
+	// struct tun_filter of linux/if_tun.h.
+	b := binary.NativeEndian.AppendUint16(nil, 0)
+	b = binary.NativeEndian.AppendUint16(b, uint16(len(to)))
+	for _, mac := range to {
+		b = append(b, mac...)
+	}
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(tun), unix.TUNSETTXFILTER, uintptr(unsafe.Pointer(&b[0]))); errno != 0 {
+		return fmt.Errorf("bounding what is read from the sandbox's device: %w", errno)
+	}
+	return nil
 }
 
 // hardware is the part of struct ifreq (netdevice(7)) that sets a MAC address.
