@@ -264,17 +264,17 @@ func killedDuringClose(t *testing.T, home, victim, gone string) (id string) {
 	sb := openAt(t, home, t.TempDir())
 	parts.id = sb.ID
 	saved := make(chan error, 1)
+	victims := parts.find(victim)
 	if victim == "maker" {
 		// There is a maker only while it is at work.
 		dir := t.TempDir()
 		go func() { saved <- sb.Checkpoint(context.Background(), dir) }()
-		for len(parts.find("maker")) == 0 {
-			if len(saved) > 0 {
+		for len(victims) == 0 { // and once seen it may end by itself
+			if victims = parts.find(victim); len(victims) == 0 && len(saved) > 0 {
 				t.Fatalf("there was no maker: %v", <-saved)
 			}
 		}
 	}
-	victims := parts.find(victim)
 	if len(victims) == 0 {
 		t.Fatal("this test does not find the process")
 	}
