@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 
@@ -87,7 +88,10 @@ func TestEvenAsTheModel(t *testing.T) {
 		}
 		text := drawText(t, r)
 		want, hits := model(r, text, true)
-		if strings.ContainsAny(fmt.Sprint(r.search().forms), "\n\x00\x01\x1f\x7f") {
+		// No secret lies across the places that are ends: values hold no such character.
+		if slices.ContainsFunc(r.search().forms, func(f form) bool {
+			return strings.ContainsFunc(f.text, func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f })
+		}) {
 			t.Skip()
 		}
 		n := rapid.IntRange(1, 9).Draw(t, "piece")
