@@ -27,10 +27,12 @@ func runSecrets(ctx context.Context, env *command.Env, in runInput, o *runs.Opti
 	if err != nil {
 		return secretError(err)
 	}
-	o.Redact = &redact.Redactor{}
+	var pairs []redact.Pair
 	for name, value := range known {
-		o.Redact.Add(runs.KnownSecret(name, value.Reveal()))
+		pairs = append(pairs, runs.KnownSecret(name, value.Reveal()))
 	}
+	o.Redact = &redact.Redactor{}
+	o.Redact.Add(pairs...)
 	const hint = "give the name with --secret, and let the command use its variable"
 	for _, arg := range in.Command {
 		if instead, found := o.Redact.Found(arg); found {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"ravi/internal/network/dial"
 )
 
 // ServiceDomain is where the owner's services are: they have no address outside,
@@ -109,42 +111,20 @@ func ReadVisit(c *net.UnixConn) (Visit, net.Conn, error) {
 	var v Visit
 	text, rights := make([]byte, maxVisit), make([]byte, unix.CmsgSpace(4*4))
 	// The kernel gives no two messages at once that carry descriptors.
-	n, rn, flags, _, err := c.ReadMsgUnix(text, rights)
+	n, rn, _, _, err := c.ReadMsgUnix(text, rights)
 	if err != nil {
 		return v, nil, err
 	}
-	fds, err := descriptors(rights[:rn])
-	for _, fd := range fds {
-		unix.CloseOnExec(fd)
+	f, err := dial.File(rights[:rn], "service")
+	if err != nil {
+		return v, nil, fmt.Errorf("the gateway sent no connection: %w", err)
 	}
-	if err != nil || len(fds) != 1 || flags&(unix.MSG_CTRUNC|unix.MSG_TRUNC) != 0 {
-		for _, fd := range fds {
-			unix.Close(fd)
-		}
-		return v, nil, errors.Join(err, errors.New("the gateway sent no connection"))
-	}
-	f := os.NewFile(uintptr(fds[0]), "service")
 	defer f.Close()
 	if err := json.Unmarshal(text[:n], &v); err != nil {
 		return v, nil, fmt.Errorf("the gateway's message: %w", err)
 	}
 	conn, err := net.FileConn(f)
 	return v, conn, err
-}
-
-func descriptors(rights []byte) (fds []int, err error) {
-	messages, err := unix.ParseSocketControlMessage(rights)
-	if err != nil {
-		return nil, err
-	}
-	for _, m := range messages {
-		more, err := unix.ParseUnixRights(&m)
-		if err != nil {
-			return fds, err
-		}
-		fds = append(fds, more...)
-	}
-	return fds, nil
 }
 
 // service says whether a name is within the domain of services, and which of them

@@ -105,14 +105,22 @@ var (
 	escapeSignsLower = strings.NewReplacer("+", "%2b", "/", "%2f")
 )
 
-// base64Forms are the characters that depend on nothing but the secret, for each place in a group of three bytes where
-// it may begin.
+// Base64Cores are what a text is in base64 without the characters that depend on what stands around it, for each place
+// in a group of three bytes where it may begin. encoding must not pad.
+func Base64Cores(encoding *base64.Encoding, text string) []string {
+	var cores []string
+	for before := range 3 {
+		encoded := encoding.EncodeToString([]byte("\x00\x00"[:before] + text))
+		cores = append(cores, encoded[(8*before+5)/6:8*(before+len(text))/6])
+	}
+	return cores
+}
+
+// base64Forms are the cores that are long enough to mean the secret.
 func base64Forms(secret string) []string {
 	var forms []string
 	for _, encoding := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
-		for before := range 3 {
-			text := encoding.EncodeToString([]byte("\x00\x00"[:before] + secret))
-			core := text[(8*before+5)/6 : 8*(before+len(secret))/6]
+		for _, core := range Base64Cores(encoding, secret) {
 			if len(core) < minCore {
 				continue
 			}

@@ -202,8 +202,8 @@ func hostName(name string) (string, error) {
 	return name, nil
 }
 
-// SplitHeader takes a template apart: the header's name, and what stands before and after the value.
-func SplitHeader(template string) (name, before, after string, err error) {
+// splitHeader takes a template apart: the header's name, and what stands before and after the value.
+func splitHeader(template string) (name, before, after string, err error) {
 	name, value, ok := strings.Cut(template, ":")
 	if !ok {
 		return "", "", "", errors.New(`write the header's name, a colon and what it holds, such as "Authorization: Bearer {}"`)
@@ -225,7 +225,7 @@ func normalHeader(template string) (string, error) {
 	if len(template) > maxHeader {
 		return "", fmt.Errorf("it has more than %d bytes", maxHeader)
 	}
-	name, before, after, err := SplitHeader(template)
+	name, before, after, err := splitHeader(template)
 	switch {
 	case err != nil:
 		return "", err

@@ -72,7 +72,7 @@ func TestHeaders(t *testing.T) {
 			t.Errorf("%s: got %q", name, got)
 		}
 	}
-	name, before, after, err := SplitHeader("x-auth: id {} end")
+	name, before, after, err := splitHeader("x-auth: id {} end")
 	if err != nil || name != "X-Auth" || before != "id " || after != " end" {
 		t.Errorf("got %q, %q, %q, %v", name, before, after, err)
 	}

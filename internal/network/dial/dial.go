@@ -160,6 +160,14 @@ func send(conn *net.UnixConn, r reply, fd int) {
 	_, _, _ = conn.WriteMsgUnix(b, rights, nil)
 }
 
+// upstream is the proxy to go through now, or nil.
+func (s *Server) upstream() *Upstream {
+	if s.Upstream == nil {
+		return nil
+	}
+	return s.Upstream()
+}
+
 // open makes a connection, which is one of the kernel's.
 func (s *Server) open(ctx context.Context, req request) (net.Conn, netip.AddrPort, error) {
 	if req.UDP {
@@ -181,10 +189,7 @@ func (s *Server) dialUDP(ctx context.Context, req request) (net.Conn, netip.Addr
 	if err := s.AllowUDP(req.Name, req.Addr, req.Port); err != nil {
 		return nil, none, &Error{Denied, err.Error()}
 	}
-	var up *Upstream
-	if s.Upstream != nil {
-		up = s.Upstream()
-	}
+	up := s.upstream()
 	addrs := []netip.Addr{req.Addr}
 	if req.Name != "" {
 		var err error
@@ -220,10 +225,7 @@ func (s *Server) dial(ctx context.Context, req request) (*net.TCPConn, netip.Add
 	if err := s.Allow(req.Name, req.Addr, req.Port); err != nil {
 		return nil, none, &Error{Denied, err.Error()}
 	}
-	var up *Upstream
-	if s.Upstream != nil {
-		up = s.Upstream()
-	}
+	up := s.upstream()
 	addrs := []netip.Addr{req.Addr}
 	if req.Name != "" {
 		var err error
@@ -439,20 +441,43 @@ func (c *Client) fail(err error) {
 	}
 }
 
-// received takes the one descriptor that a packet may carry.
+// received takes the connection that a packet may carry.
 func received(rights []byte) (net.Conn, error) {
 	if len(rights) == 0 {
 		return nil, nil
 	}
-	messages, err := unix.ParseSocketControlMessage(rights)
-	if err != nil || len(messages) != 1 {
+	f, err := File(rights, "connection")
+	if err != nil {
 		return nil, fmt.Errorf("what the dialer sent: %w", err)
 	}
-	fds, err := unix.ParseUnixRights(&messages[0])
-	if err != nil || len(fds) != 1 {
-		return nil, fmt.Errorf("what the dialer sent: %w", err)
-	}
-	f := os.NewFile(uintptr(fds[0]), "connection")
 	defer f.Close()
 	return net.FileConn(f)
+}
+
+// ErrNoFile says that a message carried no descriptor, or several.
+var ErrNoFile = errors.New("it came without a descriptor, or with several")
+
+// File takes the one descriptor out of a message's control part (unix(7)). It was
+// received with close-on-exec, as package net does; if there are several, none is
+// left open.
+func File(rights []byte, name string) (*os.File, error) {
+	messages, err := unix.ParseSocketControlMessage(rights)
+	if err != nil {
+		return nil, err
+	}
+	var fds []int
+	for _, m := range messages {
+		more, err := unix.ParseUnixRights(&m)
+		fds = append(fds, more...)
+		if err != nil {
+			fds = append(fds, -1) // not what was meant
+		}
+	}
+	if len(fds) != 1 || fds[0] < 0 {
+		for _, fd := range fds {
+			_ = unix.Close(fd)
+		}
+		return nil, ErrNoFile
+	}
+	return os.NewFile(uintptr(fds[0]), name), nil
 }

@@ -94,7 +94,7 @@ func check(s Secret) (*bound, error) {
 	}
 	var rules []policy.Rule
 	for _, h := range s.Hosts {
-		r, err := CheckHost(h)
+		r, err := checkHost(h)
 		if err != nil {
 			return fail("%w", err)
 		}
@@ -133,8 +133,8 @@ func CheckValue(value string) error {
 	return nil
 }
 
-// CheckHost reads what a secret is bound to: a name, *.name or name:port.
-func CheckHost(host string) (policy.Rule, error) {
+// checkHost reads what a secret is bound to: a name, *.name or name:port.
+func checkHost(host string) (policy.Rule, error) {
 	r, err := policy.ParseRule(host)
 	if err != nil {
 		return r, err
@@ -147,12 +147,6 @@ func CheckHost(host string) (policy.Rule, error) {
 		return r, fmt.Errorf("%q is an address: a secret is bound to a name, which the server proves to have", host)
 	}
 	return r, nil
-}
-
-// CheckHeader says what is wrong with a template of a header.
-func CheckHeader(text string) error {
-	_, err := parseTemplate(text)
-	return err
 }
 
 // notBindable are headers that say how a message is to be read or where it goes.

@@ -142,16 +142,9 @@ func (s *secrets) find(text string) *bound {
 
 var prefixCores = cores(placeholderPrefix)
 
-// cores are what a text is in base64, without the characters that depend on what
-// stands around it. A placeholder's are the same in both alphabets.
-func cores(text string) []string {
-	var all []string
-	for before := range 3 {
-		encoded := base64.RawStdEncoding.EncodeToString([]byte("\x00\x00"[:before] + text))
-		all = append(all, encoded[(8*before+5)/6:8*(before+len(text))/6])
-	}
-	return all
-}
+// cores are a placeholder's, or its prefix's, in base64; they are the same in both
+// alphabets.
+func cores(text string) []string { return redact.Base64Cores(base64.RawStdEncoding, text) }
 
 // containsFold is a strings.Contains for a text in lower case, without a copy.
 func containsFold(text, lower string) bool {

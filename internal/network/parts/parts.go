@@ -40,8 +40,6 @@ const (
 // maxPolicy bounds a policy, in bytes. A keeper sends none that is larger.
 const maxPolicy = 1 << 20
 
-var errNoFile = errors.New("the network's policy came without a file")
-
 // policies is where the policies of this process come.
 type policies struct{ conn *net.UnixConn }
 
@@ -56,15 +54,10 @@ func (p policies) next() (c network.Config, err error) {
 	if err != nil || n == 0 {
 		return c, errors.Join(errors.New("no more policies can come"), err)
 	}
-	messages, err := unix.ParseSocketControlMessage(rights[:oob])
-	if err != nil || len(messages) != 1 {
-		return c, errors.Join(errNoFile, err)
+	f, err := dial.File(rights[:oob], "policy")
+	if err != nil {
+		return c, fmt.Errorf("the network's policy: %w", err)
 	}
-	fds, err := unix.ParseUnixRights(&messages[0])
-	if err != nil || len(fds) != 1 {
-		return c, errors.Join(errNoFile, err)
-	}
-	f := os.NewFile(uintptr(fds[0]), "policy")
 	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, maxPolicy))
 	if err == nil {

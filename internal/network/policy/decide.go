@@ -263,7 +263,11 @@ func (r Rule) portText() string {
 
 // Names says that a rule names this address, alone or in a network, for this port: then Addresses.Check is told so.
 // The policy `true` names nothing.
-func (p Policy) Names(addr netip.Addr, port uint16) bool { return namedBy(p.rules, addr, port, false) }
+func (p Policy) Names(addr netip.Addr, port uint16) bool { return p.named(addr, port, false) }
+
+func (p Policy) named(addr netip.Addr, port uint16, udp bool) bool {
+	return namedBy(p.rules, addr, port, udp)
+}
 
 func namedBy(rules []Rule, addr netip.Addr, port uint16, udp bool) bool {
 	addr = plainAddr(addr)

@@ -114,7 +114,7 @@ func (e Effective) Request(name string, port uint16, tls bool, method, path stri
 func (e Effective) Names(addr netip.Addr, port uint16) bool { return e.named(addr, port, false) }
 
 func (e Effective) named(addr netip.Addr, port uint16, udp bool) bool {
-	return namedBy(e.allow, addr, port, udp) || namedBy(e.policy.rules, addr, port, udp) && (e.max == nil || namedBy(e.max.rules, addr, port, udp))
+	return namedBy(e.allow, addr, port, udp) || e.policy.named(addr, port, udp) && (e.max == nil || e.max.named(addr, port, udp))
 }
 
 // Dial says whether the connection to name (empty for an address) may go to addr, its final address, and is asked
