@@ -21,15 +21,18 @@ const module = "ravi"
 // layers are the packages from the ground up. A package imports from lower layers, and from its own family
 // (backend and backend/gvisor); never from beside or above. A new package takes its place here first.
 var layers = [][]string{
-	{"internal/strictjson", "internal/term", "internal/procid", "internal/programs", "internal/conventions", "internal/link", "internal/confine", "internal/redact"},
+	{"internal/strictjson", "internal/term", "internal/procid", "internal/programs", "internal/conventions", "internal/link", "internal/confine", "internal/redact", "internal/access"},
+	{"internal/guard", "internal/connected"},
 	{"internal/store", "internal/config", "internal/rootfs", "internal/gitbox", "internal/guestapi", "internal/secret"},
-	{"internal/guest", "internal/network", "internal/audit"},
+	{"internal/guest", "internal/network", "internal/audit", "internal/contextkey", "internal/snapshot"},
 	{"internal/keeper"},
 	{"internal/relay"},
 	{"internal/backend"},
 	{"sandbox"},
 	{"internal/run"},
 	{"internal/command", "internal/bench"},
+	{"internal/gateway"},
+	{"internal/daemon"},
 	{"internal/cli"},
 	{"cmd", "internal/e2e", "internal/toolcases"},
 }
@@ -51,6 +54,10 @@ var forbidden = []struct{ from, what, why string }{
 	{"cmd/ravi-keeper", "ravi/internal/network/cable", "the supervisor reads nothing that a guest writes"},
 	{"cmd/ravi-keeper", "ravi/internal/network/policy", "the supervisor hands the policy on as it is"},
 	{"cmd/ravi-gateway", "ravi/internal/backend", "the gateway has no rights, and no use for them"},
+	{"internal/access", "ravi/internal/store", "what may be done is decided without a look at the record"},
+	{"internal/guard", "ravi/internal/store", "the listener knows nothing of keys and records"},
+	{"internal/connected", "github.com/spf13/cobra", "the client in the sandbox is part of the guest agent, which is small"},
+	{"internal/snapshot", "net/http", "a snapshot is files"},
 	{"internal/network", "ravi/internal/store", "the network knows nothing of runs and records"},
 	{"internal/network", "ravi/internal/secret", "the gateway gets values, and knows no store of them"},
 	{"sandbox", "ravi/internal/secret", "the public package gets values, and knows no store of them"},
