@@ -16,7 +16,7 @@ import (
 func addBench(t *command.Table) {
 	t.AddGroup(command.Group{Name: "bench", Summary: "Measure this machine"})
 	command.Add(t, command.Spec[benchInput, *bench.Report]{
-		Group: "bench", Name: "bench", Access: command.Write,
+		Group: "bench", Name: "bench", Access: command.Write, Reach: command.LocalOnly,
 		Summary: "Measure what sandboxes cost on this machine",
 		Long: `Measures how long a sandbox takes to be made, to answer and to run a command,
 how fast bytes go in and out, and how much memory it needs. In the same run, and
@@ -76,7 +76,7 @@ type benchInput struct {
 	Runs        int      `json:"runs" flag:"runs" short:"n" value:"N" host:"size" usage:"rounds of each measure"`
 	Connections int      `json:"connections" flag:"connections" value:"N" host:"size" usage:"new connections that are made to measure the network"`
 	Download    int      `json:"download" flag:"download" value:"MB" host:"size" usage:"what is downloaded at once"`
-	Only        []string `json:"only" flag:"only" value:"NAME,…" usage:"these measures only"`
+	Only        []string `json:"only" flag:"only" value:"NAME,…" host:"none" usage:"these measures only"`
 	Beside      []string `json:"beside" flag:"beside" value:"NAME,…" host:"none" usage:"compare with these: runsc, docker, podman, bwrap, or none"`
 }
 

@@ -144,8 +144,8 @@ func (v *flagValue) Type() string {
 	switch {
 	case v.field.Type.Kind() == reflect.Bool:
 		return "bool" // cobra shows no value for it
-	case v.field.Value != "":
-		return v.field.Value
+	case v.field.Holder != "":
+		return v.field.Holder
 	}
 	return strings.ToUpper(v.field.Flag)
 }

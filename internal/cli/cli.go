@@ -16,6 +16,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"ravi/internal/access"
+	"ravi/internal/audit"
 	"ravi/internal/command"
 	safe "ravi/internal/term"
 )
@@ -30,7 +32,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer, parts parts) 
 	defer stop()
 
 	env := &command.Env{
-		Stdin: stdin, Stdout: stdout, Stderr: stderr, NewSweeper: parts.newSweeper,
+		Stdin: stdin, Stdout: stdout, Stderr: stderr, NewSweeper: parts.newSweeper, Caller: access.AsOperator(),
 		StdinTerminal: isTerminal(stdin), StdoutTerminal: isTerminal(stdout), StderrTerminal: isTerminal(stderr),
 	}
 	exit := command.ExitOK
@@ -128,7 +130,15 @@ func runCommand(ctx context.Context, env *command.Env, c *command.Command, in an
 	width := terminalWidth(env.Stdout)
 	progress := newProgress(env)
 	env.Progress, env.Stdout, env.Stderr = progress, progress.stdout(), progress.stderr()
-	out, err := c.Run(ctx, env, in)
+	// What the operator changes is written down; what this program only reads for whoever started it is not.
+	var err error
+	if c.Access == command.Write && c.Reach != command.LocalOnly {
+		env.Auditor, err = newAuditor(ctx, env)
+	}
+	var out any
+	if err == nil {
+		out, err = c.Call(ctx, env, in)
+	}
 	progress.close(err)
 	if err != nil {
 		return 0, err
@@ -143,6 +153,20 @@ func runCommand(ctx context.Context, env *command.Env, c *command.Command, in an
 	_, err = io.WriteString(env.Stdout, b.String())
 	return c.Exit(out), err
 }
+
+// newAuditor opens the audit.
+func newAuditor(ctx context.Context, env *command.Env) (command.Auditor, error) {
+	s, err := env.Store(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return plainAudit{audit.Log{Store: s}}, nil
+}
+
+// plainAudit is the audit of one command.
+type plainAudit struct{ audit.Log }
+
+func (a plainAudit) Denied(ctx context.Context, r audit.Record) error { return a.Append(ctx, r) }
 
 // sized is where commands print to; it knows how wide a table may be.
 type sized struct {

@@ -77,17 +77,17 @@ owned is not touched.`,
 }
 
 type listInput struct {
-	All   bool `json:"all" flag:"all" short:"a" usage:"those that have ended, too"`
+	All   bool `json:"all" flag:"all" short:"a" host:"none" usage:"those that have ended, too"`
 	Limit int  `json:"limit" flag:"limit" short:"n" value:"N" usage:"the newest N only; 0 is all" host:"none"` // rows, not a resource
 }
 
 type oneInput struct {
-	Sandbox string `json:"sandbox" arg:"SANDBOX" usage:"the id, or its beginning"`
+	Sandbox string `json:"sandbox" arg:"SANDBOX" host:"none" usage:"the id, or its beginning"`
 }
 
 type killInput struct {
-	Sandboxes []string `json:"sandboxes" arg:"SANDBOX" optional:"true" usage:"ids, or their beginnings"`
-	All       bool     `json:"all" flag:"all" short:"a" usage:"every sandbox that lives"`
+	Sandboxes []string `json:"sandboxes" arg:"SANDBOX" optional:"true" host:"none" usage:"ids, or their beginnings"`
+	All       bool     `json:"all" flag:"all" short:"a" host:"none" usage:"every sandbox that lives"`
 }
 
 type pruneInput struct{}

@@ -35,9 +35,9 @@ replaced.`,
 }
 
 type logsInput struct {
-	ID   string `json:"id" arg:"SANDBOX|RUN" usage:"the id, or its beginning"`
-	Name string `json:"name" flag:"name" value:"NAME" usage:"only this log"`
-	Tail int    `json:"tail" flag:"tail" short:"n" value:"N" usage:"only the last N lines of each; 0 is all"`
+	ID   string `json:"id" arg:"SANDBOX|RUN" host:"none" usage:"the id, or its beginning"`
+	Name string `json:"name" flag:"name" value:"NAME" host:"none" usage:"only this log"`
+	Tail int    `json:"tail" flag:"tail" short:"n" value:"N" host:"none" usage:"only the last N lines of each; 0 is all"`
 }
 
 type logsOutput struct {

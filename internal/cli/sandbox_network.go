@@ -54,9 +54,9 @@ and its answer's, of a connection that held none all of it.`,
 }
 
 type networkInput struct {
-	ID      string `json:"id" arg:"SANDBOX|RUN" usage:"the id, or its beginning"`
-	Events  bool   `json:"events" flag:"events" usage:"every decision, a line each"`
-	Suggest bool   `json:"suggest" flag:"suggest" usage:"only the rules that would have allowed what was refused"`
+	ID      string `json:"id" arg:"SANDBOX|RUN" host:"none" usage:"the id, or its beginning"`
+	Events  bool   `json:"events" flag:"events" host:"none" usage:"every decision, a line each"`
+	Suggest bool   `json:"suggest" flag:"suggest" host:"none" usage:"only the rules that would have allowed what was refused"`
 }
 
 type networkOutput struct {

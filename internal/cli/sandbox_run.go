@@ -54,8 +54,8 @@ decided.`,
 
 type runInput struct {
 	Repo     string            `json:"repo" flag:"repo" value:"PATH|URL" host:"path" usage:"the repository"`
-	Ref      string            `json:"ref" flag:"ref" value:"REF" usage:"start from this branch, tag or commit, not from the work tree"`
-	Task     string            `json:"task" flag:"task" value:"TEXT" usage:"what is to be done; the command finds it in TASK.md"`
+	Ref      string            `json:"ref" flag:"ref" value:"REF" host:"none" usage:"start from this branch, tag or commit, not from the work tree"`
+	Task     string            `json:"task" flag:"task" value:"TEXT" host:"none" usage:"what is to be done; the command finds it in TASK.md"`
 	TaskFile string            `json:"task_file" flag:"task-file" value:"FILE" host:"path" usage:"the same, from a file"`
 	Backend  string            `json:"backend" flag:"backend" value:"NAME" host:"backend" usage:"how the sandbox is made: auto, gvisor, host"`
 	Image    string            `json:"image" flag:"image" value:"NAME" host:"image" usage:"its root file system; host is this machine's own tools"`
@@ -68,10 +68,10 @@ type runInput struct {
 	AllowNet []string          `json:"allow_net" flag:"allow-net" value:"none|all|HOST,…" host:"network" usage:"what it may reach: names, NAME:PORT, *.NAME, @LIST; all is the public internet"`
 	Secrets  []string          `json:"secrets" flag:"secret" value:"NAME" host:"secret" usage:"a secret that it can use without having it; see ravi secrets"`
 	NetLog   bool              `json:"net_log" flag:"net-log" host:"none" usage:"show what the network decides, as it does"`
-	Keep     bool              `json:"keep" flag:"keep" usage:"leave the sandbox there in the end"`
+	Keep     bool              `json:"keep" flag:"keep" host:"none" usage:"leave the sandbox there in the end"`
 	Out      string            `json:"out" flag:"out" short:"o" value:"DIR" host:"path" usage:"copy the outcome there"`
-	Apply    bool              `json:"apply" flag:"apply" usage:"lay the patch onto the work tree in the end"`
-	Yes      bool              `json:"yes" flag:"yes" short:"y" usage:"do not ask about changed files that programs would execute"`
+	Apply    bool              `json:"apply" flag:"apply" host:"none" usage:"lay the patch onto the work tree in the end"`
+	Yes      bool              `json:"yes" flag:"yes" short:"y" host:"none" usage:"do not ask about changed files that programs would execute"`
 	Command  []string          `json:"command" arg:"CMD" host:"command" optional:"true" usage:"what to run, after --"`
 }
 

@@ -170,11 +170,11 @@ func addTrial(t *command.Table) {
 }
 
 type trialInput struct {
-	Fail    bool              `json:"fail" flag:"fail" usage:"fail"`
-	Code    int               `json:"code" flag:"code" short:"c" usage:"exit code"`
-	Words   []string          `json:"words" flag:"word" value:"WORD" usage:"words"`
-	Pairs   map[string]string `json:"pairs" flag:"pair" value:"K=V" usage:"pairs"`
+	Fail    bool              `json:"fail" flag:"fail" host:"none" usage:"fail"`
+	Code    int               `json:"code" flag:"code" short:"c" host:"none" usage:"exit code"`
+	Words   []string          `json:"words" flag:"word" value:"WORD" host:"none" usage:"words"`
+	Pairs   map[string]string `json:"pairs" flag:"pair" value:"K=V" host:"none" usage:"pairs"`
 	Memory  int               `json:"memory" flag:"memory" value:"MiB" usage:"memory" host:"size"`
-	Wait    *time.Duration    `json:"wait" flag:"wait" value:"D" usage:"a time"`
+	Wait    *time.Duration    `json:"wait" flag:"wait" value:"D" host:"none" usage:"a time"`
 	Command []string          `json:"command" arg:"CMD" optional:"true" usage:"a command" host:"command"`
 }

@@ -78,13 +78,13 @@ others may know it, revoke it where it was made.`,
 type secretsListInput struct{}
 
 type secretsShowInput struct {
-	Name       string `json:"name" arg:"NAME" usage:"the secret"`
+	Name       string `json:"name" arg:"NAME" host:"none" usage:"the secret"`
 	Check      bool   `json:"check" flag:"check" host:"secret" usage:"try its source, and say when the value ends"`
 	Repository string `json:"repository" flag:"repository" value:"OWNER/NAME" host:"secret" usage:"with --check of a GitHub App: the repository that the token is for"`
 }
 
 type secretsRemoveInput struct {
-	Names []string `json:"names" arg:"NAME" usage:"the secrets"`
+	Names []string `json:"names" arg:"NAME" host:"none" usage:"the secrets"`
 }
 
 // secretShown is a secret, with what its source did when it was tried.

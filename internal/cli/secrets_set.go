@@ -54,18 +54,18 @@ standard input is not read.`,
 }
 
 type secretsSetInput struct {
-	Name            string            `json:"name" arg:"NAME" usage:"letters, digits and _, such as GITHUB_TOKEN"`
+	Name            string            `json:"name" arg:"NAME" host:"none" usage:"letters, digits and _, such as GITHUB_TOKEN"`
 	Hosts           []string          `json:"hosts" flag:"host" value:"HOST[:PORT]" host:"network" usage:"a host that it may go to, or *.HOST; may be repeated"`
-	Headers         []string          `json:"headers" flag:"header" value:"'NAME: {}'" usage:"a header that it may stand in, {} is the value; may be repeated (default 'Authorization: Bearer {}')"`
-	Query           *string           `json:"query" flag:"query" value:"PARAM" usage:"a parameter of the query that it may stand in as well; '' is none"`
+	Headers         []string          `json:"headers" flag:"header" value:"'NAME: {}'" host:"none" usage:"a header that it may stand in, {} is the value; may be repeated (default 'Authorization: Bearer {}')"`
+	Query           *string           `json:"query" flag:"query" value:"PARAM" host:"none" usage:"a parameter of the query that it may stand in as well; '' is none"`
 	Env             []string          `json:"env" flag:"env" value:"VAR" host:"none" usage:"the variable of the sandbox that stands for it; may be repeated (default NAME)"`
 	FromEnv         string            `json:"from_env" flag:"from-env" value:"VAR" host:"secret" usage:"take the value from this variable"`
 	FromFile        string            `json:"from_file" flag:"from-file" value:"FILE" host:"path" usage:"take the value from this file; - is standard input"`
 	Command         bool              `json:"command" flag:"command" host:"secret" usage:"the program after -- prints the value"`
 	GitHubApp       int64             `json:"github_app" flag:"github-app" value:"ID" host:"secret" usage:"tokens of this GitHub App"`
 	PrivateKeyFile  string            `json:"private_key_file" flag:"private-key-file" value:"FILE" host:"path" usage:"the app's private key, as GitHub gave it out (PEM)"`
-	Installation    *int64            `json:"installation" flag:"installation" value:"N" usage:"the app's installation; 0 has it found by the repository"`
-	Permissions     map[string]string `json:"permissions" flag:"permission" value:"NAME=LEVEL" usage:"what the tokens may do: read, write or admin; may be repeated"`
+	Installation    *int64            `json:"installation" flag:"installation" value:"N" host:"none" usage:"the app's installation; 0 has it found by the repository"`
+	Permissions     map[string]string `json:"permissions" flag:"permission" value:"NAME=LEVEL" host:"none" usage:"what the tokens may do: read, write or admin; may be repeated"`
 	AllRepositories bool              `json:"all_repositories" flag:"all-repositories" host:"secret" usage:"tokens for every repository of the installation; taken back by giving --github-app without it"`
 	APIURL          string            `json:"api_url" flag:"api-url" value:"URL" host:"network" usage:"the API of another GitHub than github.com"`
 	Program         []string          `json:"program" arg:"-- PROGRAM ARG" optional:"true" host:"secret" usage:"with --command: what prints the value"`

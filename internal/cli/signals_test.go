@@ -32,7 +32,7 @@ func addWaiter(t *command.Table) {
 }
 
 type waitInput struct {
-	Stubborn bool `json:"stubborn" flag:"stubborn" usage:"do not end"`
+	Stubborn bool `json:"stubborn" flag:"stubborn" host:"none" usage:"do not end"`
 }
 
 func TestSignals(t *testing.T) {

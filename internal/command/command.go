@@ -11,9 +11,11 @@
 //	usage:"…"          one line of help
 //	host:"size"        which resource of the host the field names (see Host)
 //
-// The last one is not optional: a field whose name sounds like a path, a host, a backend, an image, a secret or a
-// size, and that is not classified, makes Add panic. A caller who may not name host resources is refused by these
-// classes, so a forgotten one would be a hole.
+// Every field has the last one; Add panics without it. A caller with a key is refused by these classes what its profile
+// does not allow, so a forgotten one would be a hole.
+//
+// A command runs by Call, whoever asks and whichever way: who may not do it is refused, and what was decided is written
+// down before it happens.
 //
 // The package knows no cobra, and of HTTP only which status fits an error. Handlers get an Env, and open what they need through it.
 package command
@@ -25,15 +27,30 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"ravi/internal/access"
 )
 
 // Access says what a command does to the world.
-type Access string
+type Access = access.Access
 
 // The classes of access.
 const (
-	Read  Access = "read"
-	Write Access = "write"
+	Read  = access.Read
+	Write = access.Write
+)
+
+// Reach says who can call a command from where.
+type Reach int
+
+// The reaches, from the widest.
+const (
+	// Everywhere: on the command line, and through the gateway with a key that allows it.
+	Everywhere Reach = iota
+	// OperatorOnly: no key allows it. The operator's own socket takes it.
+	OperatorOnly
+	// LocalOnly: it works in the process that was started for it, and no gateway takes it.
+	LocalOnly
 )
 
 // Example is a line that a user could type, and what it is for.
@@ -48,8 +65,18 @@ type Spec[In, Out any] struct {
 	Long     string // paragraphs for --help
 	Examples []Example
 	Access   Access
+	Reach    Reach
 	Defaults In // what an input is before it is filled
 	Handler  func(context.Context, *Env, In) (Out, error)
+	// Object finds the full id of what the command is about: capabilities for one object are for this id. An empty
+	// one is nothing in particular, which only capabilities for every object allow.
+	Object func(context.Context, *Env, In) (string, error)
+	// Scoped says that the handler shows, or does, only what the caller holds capabilities for (Env.Objects). A caller
+	// with a capability for any object is let in.
+	Scoped bool
+	// Bounded are the JSON names of host resources that the handler holds against the caller's profile. All others
+	// a caller with a key cannot name.
+	Bounded []string
 	// Print shows the result to people. Without it the result is shown as JSON.
 	Print func(*Env, io.Writer, Out) error
 	// Exit is the process's exit code for a result; without it 0.
@@ -65,9 +92,13 @@ type Command struct {
 	Long     string
 	Examples []Example
 	Access   Access
+	Reach    Reach
+	Scoped   bool
 	Fields   []Field
 	In, Out  reflect.Type
 
+	bounded  []string
+	object   func(context.Context, *Env, any) (string, error)
 	newInput func() any
 	run      func(context.Context, *Env, any) (any, error)
 	print    func(*Env, io.Writer, any) error
@@ -79,9 +110,6 @@ func (c *Command) FullName() string { return c.Group + "." + c.Name }
 
 // NewInput is a pointer to an input that holds the defaults.
 func (c *Command) NewInput() any { return c.newInput() }
-
-// Run runs the command on an input from NewInput.
-func (c *Command) Run(ctx context.Context, env *Env, in any) (any, error) { return c.run(ctx, env, in) }
 
 // HasPrint says whether the command shows its result to people itself.
 func (c *Command) HasPrint() bool { return c.print != nil }
@@ -125,9 +153,12 @@ func (t *Table) Commands() []*Command { return slices.Clone(t.commands) }
 func Add[In, Out any](t *Table, s Spec[In, Out]) {
 	c := &Command{
 		Group: s.Group, Name: s.Name, Aliases: s.Aliases, Summary: s.Summary, Long: s.Long, Examples: s.Examples,
-		Access: s.Access, In: reflect.TypeFor[In](), Out: reflect.TypeFor[Out](),
+		Access: s.Access, Reach: s.Reach, Scoped: s.Scoped, bounded: s.Bounded, In: reflect.TypeFor[In](), Out: reflect.TypeFor[Out](),
 		newInput: func() any { in := s.Defaults; return &in },
 		run:      func(ctx context.Context, env *Env, in any) (any, error) { return s.Handler(ctx, env, *in.(*In)) },
+	}
+	if s.Object != nil {
+		c.object = func(ctx context.Context, env *Env, in any) (string, error) { return s.Object(ctx, env, *in.(*In)) }
 	}
 	if s.Print != nil {
 		c.print = func(env *Env, w io.Writer, out any) error { return s.Print(env, w, out.(Out)) }
@@ -162,8 +193,17 @@ func (t *Table) check(c *Command, noHandler bool) error {
 		return fmt.Errorf("the access class is %q, not read or write", c.Access)
 	case noHandler:
 		return fmt.Errorf("there is no handler")
+	case c.Scoped && c.object != nil:
+		return fmt.Errorf("it is about one object, or about those that the caller may see")
 	}
 	var err error
-	c.Fields, err = fieldsOf(c.In)
-	return err
+	if c.Fields, err = fieldsOf(c.In); err != nil {
+		return err
+	}
+	for _, name := range c.bounded {
+		if !slices.ContainsFunc(c.Fields, func(f Field) bool { return f.JSON == name && !f.Host.free() }) {
+			return fmt.Errorf("%s is bounded, and no field that names something of the host", name)
+		}
+	}
+	return nil
 }

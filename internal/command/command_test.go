@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"ravi/internal/access"
 	"ravi/internal/config"
 	"ravi/internal/store"
 )
@@ -25,18 +26,18 @@ func (l *level) UnmarshalText(text []byte) error {
 }
 
 type everything struct {
-	Text   string            `json:"text" flag:"text" short:"t" value:"TEXT" usage:"a text"`
-	Yes    bool              `json:"yes" flag:"yes" usage:"a switch"`
-	Count  int               `json:"count" flag:"count" usage:"a number"`
-	Wide   uint64            `json:"wide" flag:"wide" usage:"a number"`
-	Ratio  *float64          `json:"ratio" flag:"ratio" usage:"a number that may be missing"`
-	Wait   *time.Duration    `json:"wait" flag:"wait" usage:"a time"`
-	Many   []string          `json:"many" flag:"many" usage:"texts"`
-	Pairs  map[string]string `json:"pairs" flag:"pairs" usage:"pairs"`
-	Level  level             `json:"level" flag:"level" usage:"a type of its own"`
+	Text   string            `json:"text" flag:"text" short:"t" value:"TEXT" host:"none" usage:"a text"`
+	Yes    bool              `json:"yes" flag:"yes" host:"none" usage:"a switch"`
+	Count  int               `json:"count" flag:"count" host:"none" usage:"a number"`
+	Wide   uint64            `json:"wide" flag:"wide" host:"none" usage:"a number"`
+	Ratio  *float64          `json:"ratio" flag:"ratio" host:"none" usage:"a number that may be missing"`
+	Wait   *time.Duration    `json:"wait" flag:"wait" host:"none" usage:"a time"`
+	Many   []string          `json:"many" flag:"many" host:"none" usage:"texts"`
+	Pairs  map[string]string `json:"pairs" flag:"pairs" host:"none" usage:"pairs"`
+	Level  level             `json:"level" flag:"level" host:"none" usage:"a type of its own"`
 	Memory int               `json:"memory" flag:"memory" host:"size" usage:"a size"`
-	First  string            `json:"first" arg:"FIRST" usage:"an argument"`
-	Follow []string          `json:"follow" arg:"MORE" optional:"true" usage:"the others"`
+	First  string            `json:"first" arg:"FIRST" host:"none" usage:"an argument"`
+	Follow []string          `json:"follow" arg:"MORE" optional:"true" host:"none" usage:"the others"`
 }
 
 func spec[In any](in In) Spec[In, string] {
@@ -94,26 +95,23 @@ func TestRefusedDeclarations(t *testing.T) {
 		add  func(*Table)
 		want string
 	}{
-		"unclassified size": {func(t *Table) {
+		"unclassified": {func(t *Table) {
 			Add(t, spec(struct {
-				A int `json:"memory_mib" flag:"x" usage:"u"`
+				A string `json:"a" flag:"a" usage:"u"`
 			}{}))
-		}, `"memory" sounds like a host resource`},
-		"by the flag": {func(t *Table) {
-			Add(t, spec(struct {
-				A string `json:"a" flag:"out-dir" usage:"u"`
-			}{}))
-		}, `"out" sounds like`},
-		"by the Go name": {func(t *Table) {
-			Add(t, spec(struct {
-				ImageName string `json:"a" flag:"a" usage:"u"`
-			}{}))
-		}, `"image" sounds like`},
-		"by the argument": {func(t *Table) {
-			Add(t, spec(struct {
-				A string `json:"a" arg:"PATH" usage:"u"`
-			}{}))
-		}, `"path" sounds like`},
+		}, "no host tag"},
+		"bounded and free": {func(t *Table) {
+			s := spec(struct {
+				A string `json:"a" flag:"a" host:"none" usage:"u"`
+			}{})
+			s.Bounded = []string{"a"}
+			Add(t, s)
+		}, "a is bounded"},
+		"object and scoped": {func(t *Table) {
+			s := spec(struct{}{})
+			s.Scoped, s.Object = true, func(context.Context, *Env, struct{}) (string, error) { return "", nil }
+			Add(t, s)
+		}, "one object, or"},
 		"unknown class": {func(t *Table) {
 			Add(t, spec(struct {
 				A string `json:"a" flag:"a" usage:"u" host:"disk"`
@@ -121,38 +119,38 @@ func TestRefusedDeclarations(t *testing.T) {
 		}, "not a class"},
 		"nested": {func(t *Table) {
 			Add(t, spec(struct {
-				A struct{ Path string } `json:"a" flag:"a" usage:"u"`
+				A struct{ Path string } `json:"a" flag:"a" host:"none" usage:"u"`
 			}{}))
 		}, "cannot be given"},
 		"any": {func(t *Table) {
 			Add(t, spec(struct {
-				A any `json:"a" flag:"a" usage:"u"`
+				A any `json:"a" flag:"a" host:"none" usage:"u"`
 			}{}))
 		}, "cannot be given"},
 		"map of anything": {func(t *Table) {
 			Add(t, spec(struct {
-				A map[string]any `json:"a" flag:"a" usage:"u"`
+				A map[string]any `json:"a" flag:"a" host:"none" usage:"u"`
 			}{}))
 		}, "cannot be given"},
 		"embedded": {func(t *Table) { Add(t, spec(struct{ everything }{})) }, "fields of its own"},
 		"no json": {func(t *Table) {
 			Add(t, spec(struct {
-				A string `flag:"a" usage:"u"`
+				A string `flag:"a" host:"none" usage:"u"`
 			}{}))
 		}, "not snake_case"},
 		"camel json": {func(t *Table) {
 			Add(t, spec(struct {
-				A string `json:"aB" flag:"a" usage:"u"`
+				A string `json:"aB" flag:"a" host:"none" usage:"u"`
 			}{}))
 		}, "not snake_case"},
 		"flag and argument": {func(t *Table) {
 			Add(t, spec(struct {
-				A string `json:"a" flag:"a" arg:"A" usage:"u"`
+				A string `json:"a" flag:"a" arg:"A" host:"none" usage:"u"`
 			}{}))
 		}, "either a flag or an arg"},
 		"neither": {func(t *Table) {
 			Add(t, spec(struct {
-				A string `json:"a" usage:"u"`
+				A string `json:"a" host:"none" usage:"u"`
 			}{}))
 		}, "either a flag or an arg"},
 		"no usage": {func(t *Table) {
@@ -162,25 +160,25 @@ func TestRefusedDeclarations(t *testing.T) {
 		}, "no usage"},
 		"flag of every one": {func(t *Table) {
 			Add(t, spec(struct {
-				A string `json:"a" flag:"json" usage:"u"`
+				A string `json:"a" flag:"json" host:"none" usage:"u"`
 			}{}))
 		}, "--json is taken"},
 		"flag twice": {func(t *Table) {
 			Add(t, spec(struct {
-				A string `json:"a" flag:"a" usage:"u"`
-				B string `json:"b" flag:"a" usage:"u"`
+				A string `json:"a" flag:"a" host:"none" usage:"u"`
+				B string `json:"b" flag:"a" host:"none" usage:"u"`
 			}{}))
 		}, "is taken by A and B"},
 		"required after rest": {func(t *Table) {
 			Add(t, spec(struct {
-				A []string `json:"a" arg:"A" usage:"u"`
-				B string   `json:"b" arg:"B" usage:"u"`
+				A []string `json:"a" arg:"A" host:"none" usage:"u"`
+				B string   `json:"b" arg:"B" host:"none" usage:"u"`
 			}{}))
 		}, "cannot stand after"},
 		"required after maybe": {func(t *Table) {
 			Add(t, spec(struct {
-				A string `json:"a" arg:"A" optional:"true" usage:"u"`
-				B string `json:"b" arg:"B" usage:"u"`
+				A string `json:"a" arg:"A" optional:"true" host:"none" usage:"u"`
+				B string `json:"b" arg:"B" host:"none" usage:"u"`
 			}{}))
 		}, "cannot stand after"},
 		"not a struct":  {func(t *Table) { Add(t, spec(1)) }, "not a struct"},
@@ -220,7 +218,7 @@ func TestCommand(t *testing.T) {
 	c := table.Commands()[0]
 	in := c.NewInput()
 	in.(*everything).Count = 21
-	out, err := c.Run(t.Context(), &Env{}, in)
+	out, err := c.Call(t.Context(), &Env{Caller: access.AsOperator(), Auditor: &ledger{}}, in)
 	var b strings.Builder
 	if err != nil || out != 42 || c.Exit(out) != 43 || c.Print(nil, &b, out) != nil || b.String() != "42" || c.FullName() != "g.c" {
 		t.Errorf("got %v, %v, %q", out, err, b.String())

@@ -5,6 +5,8 @@ import (
 	"io"
 	"sync"
 
+	"ravi/internal/access"
+	"ravi/internal/audit"
 	"ravi/internal/config"
 	"ravi/internal/store"
 )
@@ -17,6 +19,14 @@ type Env struct {
 	// Which of the three are a terminal.
 	StdinTerminal, StdoutTerminal, StderrTerminal bool
 
+	// Caller is who asks; without one nothing runs.
+	Caller access.Caller
+	// Auditor writes down what was decided. Without one, what the operator only reads leaves no record, and all else
+	// is refused.
+	Auditor Auditor
+	// ForAgent says that the result is read by an agent: texts of others are fenced as data.
+	ForAgent bool
+
 	JSON     bool // the result is printed as JSON
 	Quiet    bool // no progress, only what was asked for
 	Progress Progress
@@ -28,6 +38,12 @@ type Env struct {
 	home   string
 	store  *store.Store
 	config *config.Config
+}
+
+// Auditor writes down what was decided. Of refusals that come in a flood it may keep the number only.
+type Auditor interface {
+	Append(ctx context.Context, records ...audit.Record) error
+	Denied(ctx context.Context, r audit.Record) error
 }
 
 // Progress shows what is being done, and how long each step took.

@@ -28,6 +28,8 @@ const (
 	CodeAmbiguous   = "AMBIGUOUS"
 	CodeConflict    = "CONFLICT"
 	CodeUnavailable = "UNAVAILABLE"
+	CodeDenied      = "DENIED"
+	CodeGateway     = "GATEWAY_REQUIRED"
 	CodeCanceled    = "CANCELED"
 	CodeInternal    = "INTERNAL"
 )

@@ -16,7 +16,7 @@ import (
 // Host is the class of host resource that an input field names.
 type Host string
 
-// The classes. None is for a field that only sounds like one, with the reason beside it.
+// The classes. None is for a field that names nothing of the host.
 const (
 	HostNone    Host = "none"
 	HostPath    Host = "path"    // a file or directory of the host
@@ -26,22 +26,13 @@ const (
 	HostVolume  Host = "volume"  // a directory of the host inside a sandbox
 	HostSize    Host = "size"    // memory, processors, disk, time
 	HostNetwork Host = "network" // an address, or what may be reached
-	HostCommand Host = "command" // a program and its arguments, run inside a sandbox
+	HostCommand Host = "command" // a program and its arguments, or a path, inside a sandbox: a caller may name them freely
 )
 
 var hosts = []Host{HostNone, HostPath, HostBackend, HostImage, HostSecret, HostVolume, HostSize, HostNetwork, HostCommand}
 
-// suspicious are words in a field's name that sound like a resource of the host.
-var suspicious = []string{
-	"path", "dir", "directory", "folder", "file", "files", "repo", "repository", "workspace", "cwd", "out", "output", "into", "from", "source", "home",
-	"volume", "volumes", "mount", "mounts",
-	"backend", "runtime", "engine",
-	"image", "images", "template", "rootfs", "kernel",
-	"cpu", "cpus", "memory", "mem", "disk", "size", "pids", "limit", "limits", "timeout", "ttl",
-	"host", "hosts", "url", "urls", "uri", "address", "addr", "port", "ports", "net", "network", "listen", "socket", "proxy", "dns",
-	"env", "environment", "secret", "secrets", "token", "key", "password", "credential", "credentials", "auth",
-	"user", "uid", "gid", "device", "devices", "cmd", "command", "exec", "program",
-}
+// free says that a caller with a key may fill such a field as it likes.
+func (h Host) free() bool { return h == HostNone || h == HostCommand }
 
 // Field is one field of an input.
 type Field struct {
@@ -51,7 +42,7 @@ type Field struct {
 	Short    string
 	Arg      string // what stands for the argument in help; empty for a flag
 	Optional bool   // an argument that may be left out
-	Value    string // what stands for the flag's value in help
+	Holder   string // what stands for the flag's value in help
 	Usage    string
 	Host     Host
 	Type     reflect.Type
@@ -68,6 +59,14 @@ func (f *Field) Set(in any, text string) error {
 
 // Clear empties a field that takes many texts, so that the first one given replaces the default.
 func (f *Field) Clear(in any) { reflect.ValueOf(in).Elem().Field(f.index).SetZero() }
+
+// Given says whether the field of an input holds anything but what it held before it was filled.
+func (f *Field) Given(in, defaults any) bool {
+	return !reflect.DeepEqual(reflect.ValueOf(in).Elem().Field(f.index).Interface(), reflect.ValueOf(defaults).Elem().Field(f.index).Interface())
+}
+
+// Value is the field's value in an input.
+func (f *Field) Value(in any) any { return reflect.ValueOf(in).Elem().Field(f.index).Interface() }
 
 // Get is the field's value as text, empty for none.
 func (f *Field) Get(in any) string { return textOf(reflect.ValueOf(in).Elem().Field(f.index)) }
@@ -129,7 +128,7 @@ func fieldOf(sf reflect.StructField) (Field, error) {
 	key, _, _ := strings.Cut(sf.Tag.Get("json"), ",")
 	f := Field{
 		Name: sf.Name, JSON: key, Flag: sf.Tag.Get("flag"), Short: sf.Tag.Get("short"), Arg: sf.Tag.Get("arg"),
-		Optional: sf.Tag.Get("optional") == "true", Value: sf.Tag.Get("value"), Usage: sf.Tag.Get("usage"),
+		Optional: sf.Tag.Get("optional") == "true", Holder: sf.Tag.Get("value"), Usage: sf.Tag.Get("usage"),
 		Host: Host(sf.Tag.Get("host")), Type: sf.Type,
 	}
 	switch {
@@ -141,21 +140,13 @@ func fieldOf(sf reflect.StructField) (Field, error) {
 		return f, errors.New("it needs either a flag or an arg tag")
 	case f.Usage == "":
 		return f, errors.New("it has no usage tag")
-	case f.Host != "" && !slices.Contains(hosts, f.Host):
+	case f.Host == "":
+		return f, errors.New("it has no host tag: classify it (host:\"none\" when it names nothing of the host)")
+	case !slices.Contains(hosts, f.Host):
 		return f, fmt.Errorf("%q is not a class of host resource", f.Host)
 	}
 	if err := settable(sf.Type); err != nil {
 		return f, err
-	}
-	if f.Host == "" {
-		for _, name := range []string{f.JSON, strictjson.Snake(f.Name), f.Flag, strings.ToLower(f.Arg)} {
-			for _, word := range strings.FieldsFunc(name, func(r rune) bool { return r == '_' || r == '-' }) {
-				if slices.Contains(suspicious, word) {
-					return f, fmt.Errorf("%q sounds like a host resource: classify it with a host tag (host:\"none\" when it is none)", word)
-				}
-			}
-		}
-		f.Host = HostNone
 	}
 	return f, nil
 }

@@ -1,0 +1,181 @@
+package command
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"ravi/internal/access"
+	"ravi/internal/audit"
+	"ravi/internal/store"
+)
+
+// Call runs the command on an input from NewInput, if the caller may. The decision is written down first; a call whose
+// record cannot be written does not happen, and gives no answer.
+func (c *Command) Call(ctx context.Context, env *Env, in any) (any, error) {
+	start := time.Now()
+	object, err := c.check(ctx, env, in)
+	record := c.record(env, in, object)
+	if err != nil {
+		if errors.Is(err, access.ErrDenied) {
+			record.Decision, record.Reason = store.Denied, AsError(err).Message
+			err = errors.Join(err, c.write(ctx, env, record))
+		}
+		return nil, err
+	}
+	// What changes something is written down before, and how it ended after. What only reads has one record, which is
+	// there before the caller gets the answer.
+	if c.Access == Write {
+		if err := c.write(ctx, env, record); err != nil {
+			return nil, err
+		}
+		record.Action, record.Detail = "outcome."+c.FullName(), nil
+	}
+	out, err := c.run(ctx, env, in)
+	if err != nil {
+		record.Reason = "failed: " + AsError(err).Code
+	}
+	record.Detail = withDuration(record.Detail, time.Since(start))
+	// What was done was done, also if whoever asked for it has gone away.
+	if werr := c.write(context.WithoutCancel(ctx), env, record); werr != nil {
+		return nil, errors.Join(werr, err)
+	}
+	return out, err
+}
+
+// May says whether the caller could call the command, with some object at least.
+func (c *Command) May(env *Env) bool {
+	if c.Reach == LocalOnly || c.Reach == OperatorOnly && !env.Caller.IsOperator() {
+		return false
+	}
+	if c.Scoped || c.object != nil {
+		return env.Caller.Somewhere(c.ask("")) == nil
+	}
+	return env.Caller.Check(c.ask("")) == nil
+}
+
+func (c *Command) ask(object string) access.Ask {
+	return access.Ask{Access: c.Access, Group: c.Group, Command: c.Name, Object: object}
+}
+
+// check says whether the caller may do this. An object that the caller may know nothing of is refused whether it is
+// there or not.
+func (c *Command) check(ctx context.Context, env *Env, in any) (object string, err error) {
+	if env.Caller.IsOperator() {
+		if c.object != nil && env.Auditor != nil {
+			object, err = c.object(ctx, env, in)
+		}
+		return object, err
+	}
+	if c.Reach != Everywhere {
+		return "", denied(&access.Denied{Caller: env.Caller.Name(), Missing: "the operator: " + c.FullName() + " is not for keys"})
+	}
+	switch {
+	case c.Scoped:
+		err = env.Caller.Somewhere(c.ask(""))
+	case c.object == nil:
+		err = env.Caller.Check(c.ask(""))
+	default:
+		if err = env.Caller.Somewhere(c.ask("")); err != nil {
+			return "", denied(err) // nothing is looked up for those who may do it to nothing
+		}
+		object, err = c.object(ctx, env, in)
+		if missing := errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrAmbiguous); err != nil && !missing {
+			return "", err
+		} else if may := env.Caller.Check(c.ask(object)); missing && may == nil {
+			return "", err
+		} else {
+			err = may
+		}
+	}
+	if err != nil {
+		return object, denied(err)
+	}
+	defaults := c.NewInput()
+	for i := range c.Fields {
+		f := &c.Fields[i]
+		if !f.Host.free() && f.Given(in, defaults) && !slices.Contains(c.bounded, f.JSON) {
+			return object, denied(&access.Denied{Caller: env.Caller.Name(), Missing: fmt.Sprintf("the operator: %q names something of the host", f.JSON)})
+		}
+	}
+	return object, nil
+}
+
+// denied is a refusal as it is told.
+func denied(err error) error {
+	return &Error{Code: CodeDenied, Message: err.Error(), Status: http.StatusForbidden, Exit: ExitFailed, Err: err,
+		Hint: "ask whoever issued the key for one that may: ravi context whoami shows what this one holds"}
+}
+
+// Denied is the refusal of a handler that looked closer than the access check can.
+func Denied(err error) error { return denied(err) }
+
+// Objects are the objects that the caller may do this to: all, or those that match a pattern (access.Matches).
+func (e *Env) Objects(a access.Access, group, name string) (all bool, patterns []string) {
+	return e.Caller.Objects(access.Ask{Access: a, Group: group, Command: name})
+}
+
+func (c *Command) record(env *Env, in any, object string) audit.Record {
+	inputs := map[string]any{}
+	defaults := c.NewInput()
+	for i := range c.Fields {
+		f := &c.Fields[i]
+		switch {
+		case !f.Given(in, defaults):
+		case f.Host == HostSecret && f.JSON != "secrets":
+			inputs[f.JSON] = "(not recorded)"
+		default:
+			inputs[f.JSON] = f.Value(in)
+		}
+	}
+	return audit.Record{
+		Action: "command." + c.FullName(), Object: object, Decision: store.Allowed, RunID: env.Caller.RunID(),
+		Caller: env.Caller.Name(), Detail: detail(map[string]any{"input": inputs}),
+	}
+}
+
+func detail(v any) json.RawMessage {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil
+	}
+	return b
+}
+
+// write writes a record down. What the operator only reads needs none where nobody writes any: whoever runs this program
+// could read the record itself.
+func (c *Command) write(ctx context.Context, env *Env, r audit.Record) error {
+	if env.Auditor == nil {
+		if env.Caller.IsOperator() && (c.Access == Read || c.Reach == LocalOnly) {
+			return nil
+		}
+		return errNoAudit(errors.New("there is no audit"))
+	}
+	write := func(ctx context.Context, r audit.Record) error { return env.Auditor.Append(ctx, r) }
+	if r.Decision == store.Denied {
+		write = env.Auditor.Denied
+	}
+	if err := write(ctx, r); err != nil {
+		return errNoAudit(err)
+	}
+	return nil
+}
+
+func errNoAudit(err error) error {
+	return &Error{Code: CodeUnavailable, Message: "this was not done, since the audit could not be written: " + err.Error(),
+		Hint: "see that Ravi's home has room and is writable", Status: http.StatusServiceUnavailable, Exit: ExitFailed, Err: err}
+}
+
+// withDuration adds how long a call took to what is written down of it.
+func withDuration(d json.RawMessage, took time.Duration) json.RawMessage {
+	fields := map[string]any{}
+	if len(d) > 0 && json.Unmarshal(d, &fields) != nil {
+		return d
+	}
+	fields["ms"] = float64(took.Microseconds()) / 1000
+	return detail(fields)
+}
