@@ -23,6 +23,7 @@ const (
 type AuditRecord struct {
 	Seq       int64           `json:"seq"` // 1, 2, 3, …
 	Time      time.Time       `json:"time"`
+	Caller    string          `json:"caller,omitempty"` // operator, or the id of a key; empty before there were callers
 	Action    string          `json:"action"`
 	Object    string          `json:"object,omitempty"`
 	Decision  Decision        `json:"decision"`
@@ -38,9 +39,9 @@ type AuditRecord struct {
 
 // AuditFilter chooses rows of the audit; the zero filter chooses the first AuditPage of them.
 type AuditFilter struct {
-	RunID, SandboxID, Action, Object string   // empty: any
-	Decision                         Decision // empty: any
-	Since, Until                     time.Time
+	Caller, RunID, SandboxID, Action, Object string   // empty: any
+	Decision                                 Decision // empty: any
+	Since, Until                             time.Time
 	// After and Before bound the numbers of the rows, themselves excluded: where the next page begins. 0 is no bound.
 	After, Before int64
 	// Newest gives the newest rows first.
@@ -51,7 +52,7 @@ type AuditFilter struct {
 // AuditPage is how many rows of the audit are given at once unless told otherwise.
 const AuditPage = 1000
 
-const auditColumns = `seq, time, action, object, decision, run_id, sandbox_id, rule, reason, detail, count, prev, hash`
+const auditColumns = `seq, time, action, object, decision, run_id, sandbox_id, rule, reason, detail, count, prev, hash, caller`
 
 // AppendAudit adds rows to the audit, all or none. chain gets the last row (the zero one if there is none), and gives
 // those that follow it; no other process adds any meanwhile.
@@ -69,14 +70,14 @@ func (s *Store) AppendAudit(ctx context.Context, chain func(last AuditRecord) ([
 		if err != nil {
 			return err
 		}
-		insert, err := tx.PrepareContext(ctx, `INSERT INTO audit (`+auditColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`)
+		insert, err := tx.PrepareContext(ctx, `INSERT INTO audit (`+auditColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`)
 		if err != nil {
 			return fmt.Errorf("cannot write to the audit: %w", err)
 		}
 		defer insert.Close()
 		for _, r := range rows {
 			if _, err := insert.ExecContext(ctx, r.Seq, r.Time.UnixMilli(), r.Action, r.Object, string(r.Decision), r.RunID, r.SandboxID,
-				r.Rule, r.Reason, string(r.Detail), r.Count, r.Prev, r.Hash); err != nil {
+				r.Rule, r.Reason, string(r.Detail), r.Count, r.Prev, r.Hash, r.Caller); err != nil {
 				return fmt.Errorf("cannot write to the audit: %w", err)
 			}
 		}
@@ -93,6 +94,7 @@ func (s *Store) Audit(ctx context.Context, f AuditFilter) ([]AuditRecord, error)
 			where, args = append(where, condition), append(args, arg)
 		}
 	}
+	add(f.Caller != "", `caller = ?`, f.Caller)
 	add(f.RunID != "", `run_id = ?`, f.RunID)
 	add(f.SandboxID != "", `sandbox_id = ?`, f.SandboxID)
 	add(f.Action != "", `action = ?`, f.Action)
@@ -119,12 +121,7 @@ func (s *Store) Audit(ctx context.Context, f AuditFilter) ([]AuditRecord, error)
 
 // AuditEnd is the number of the last row that the audit ever had, 0 if it never had one.
 func (s *Store) AuditEnd(ctx context.Context) (int64, error) {
-	found, err := collect(ctx, s.db, func(rows *sql.Rows) (n int64, err error) { return n, rows.Scan(&n) },
-		`SELECT seq FROM sqlite_sequence WHERE name = 'audit'`)
-	if err != nil || len(found) == 0 {
-		return 0, err
-	}
-	return found[0], nil
+	return number(ctx, s.db, `SELECT seq FROM sqlite_sequence WHERE name = 'audit'`)
 }
 
 func scanAudit(rows *sql.Rows) (AuditRecord, error) {
@@ -132,7 +129,7 @@ func scanAudit(rows *sql.Rows) (AuditRecord, error) {
 	var at int64
 	var decision, detail string
 	if err := rows.Scan(&r.Seq, &at, &r.Action, &r.Object, &decision, &r.RunID, &r.SandboxID, &r.Rule, &r.Reason, &detail,
-		&r.Count, &r.Prev, &r.Hash); err != nil {
+		&r.Count, &r.Prev, &r.Hash, &r.Caller); err != nil {
 		return AuditRecord{}, err
 	}
 	r.Time, r.Decision = time.UnixMilli(at).UTC(), Decision(decision)

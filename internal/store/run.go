@@ -6,8 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
+
+	"ravi/internal/procid"
 )
 
 // RunStatus is how far a run got.
@@ -50,6 +51,11 @@ type Run struct {
 	ExitCode  *int       `json:"exit_code"`
 	Dir       string     `json:"dir"`
 	SandboxID string     `json:"sandbox_id,omitempty"`
+	AgentID   string     `json:"agent_id,omitempty"`
+	SessionID string     `json:"session_id,omitempty"`
+	TaskID    string     `json:"task_id,omitempty"`
+	CreatedBy string     `json:"created_by,omitempty"` // operator, or the id of a key
+	Owner     procid.ID  `json:"owner"`                // the process that does it
 	Patch     *Patch     `json:"patch,omitempty"`
 	CreatedAt time.Time  `json:"created_at"`
 	StartedAt *time.Time `json:"started_at,omitempty"`
@@ -58,11 +64,30 @@ type Run struct {
 
 // RunFilter chooses runs; the zero filter chooses all.
 type RunFilter struct {
-	Live  bool // only those that are not over
-	Limit int  // the newest so many; 0 is no limit
+	Live                                  bool     // only those that are not over
+	AgentID, SessionID, TaskID, CreatedBy string   // empty: any
+	IDs                                   []string // only these; empty, but not nil: none
+	Before                                string   // the id after which the page begins
+	Limit                                 int      // the newest so many; 0 is no limit
 }
 
-const runColumns = `id, status, reason, command, repo, base, task, exit_code, dir, sandbox_id, patch, created_at, started_at, ended_at`
+func (f RunFilter) choice() (c choice) {
+	c.add(f.Live, `status IN ('queued', 'running')`)
+	c.is(`agent_id`, f.AgentID)
+	c.is(`session_id`, f.SessionID)
+	c.is(`task_id`, f.TaskID)
+	c.is(`created_by`, f.CreatedBy)
+	c.among(`id`, f.IDs)
+	return c
+}
+
+var runs = table[Run]{
+	name: "runs", what: "run",
+	columns: `id, status, reason, command, repo, base, task, exit_code, dir, sandbox_id, patch, agent_id, session_id, task_id,
+	created_by, owner_pid, owner_start, created_at, started_at, ended_at`,
+	order: `created_at DESC, id DESC`,
+	args:  (*Run).args, scan: scanRun, id: func(r Run) string { return r.ID },
+}
 
 // InsertRun records a run that is about to begin. An empty id, status or time is filled in, and the record is given
 // back as it was stored.
@@ -76,17 +101,16 @@ func (s *Store) InsertRun(ctx context.Context, r Run) (Run, error) {
 	if r.CreatedAt.IsZero() {
 		r.CreatedAt = Now()
 	}
-	args, err := r.args()
+	err := s.tx(ctx, func(tx *sql.Tx) error {
+		if err := runs.insert(ctx, tx, &r); err != nil {
+			return err
+		}
+		return happened(ctx, tx, EventRunCreated, r.ID, r.ID, data{"status": r.Status})
+	})
 	if err != nil {
 		return Run{}, err
 	}
-	return r, s.tx(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `INSERT INTO runs (`+runColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, args...)
-		if err != nil {
-			return fmt.Errorf("cannot record run %s: %w", r.ID, err)
-		}
-		return nil
-	})
+	return r, nil
 }
 
 // UpdateRun changes the record of one run, found by its full id, as UpdateSandbox does for a sandbox. A status that
@@ -94,20 +118,16 @@ func (s *Store) InsertRun(ctx context.Context, r Run) (Run, error) {
 func (s *Store) UpdateRun(ctx context.Context, id string, change func(*Run) error) (Run, error) {
 	var r Run
 	err := s.tx(ctx, func(tx *sql.Tx) error {
-		found, err := collect(ctx, tx, scanRun, `SELECT `+runColumns+` FROM runs WHERE id = ?`, id)
+		before, err := runs.get(ctx, tx, id)
 		if err != nil {
 			return err
 		}
-		if len(found) == 0 {
-			return fmt.Errorf("run %q: %w", id, ErrNotFound)
-		}
-		before := found[0]
 		r = before
 		if err := change(&r); err != nil {
 			return err
 		}
-		if r.ID != before.ID || !r.CreatedAt.Equal(before.CreatedAt) {
-			return errors.New("the id and the creation time of a run never change")
+		if r.ID != before.ID || !r.CreatedAt.Equal(before.CreatedAt) || r.CreatedBy != before.CreatedBy {
+			return errors.New("the id, the creator and the creation time of a run never change")
 		}
 		if before.Status.Final() && r.Status != before.Status {
 			return fmt.Errorf("run %s cannot become %s: %w", id, r.Status, ErrFinal)
@@ -119,55 +139,29 @@ func (s *Store) UpdateRun(ctx context.Context, id string, change func(*Run) erro
 		if r.Status.Final() && r.EndedAt == nil {
 			r.EndedAt = &now
 		}
-		args, err := r.args()
-		if err != nil {
+		if err := runs.update(ctx, tx, &r); err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, `UPDATE runs SET (`+runColumns+`)
-			= (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) WHERE id = ?`, append(args, id)...)
-		if err != nil {
-			return fmt.Errorf("cannot record run %s: %w", id, err)
-		}
-		return nil
+		return happened(ctx, tx, EventRunChanged, id, id, data{"status": r.Status, "reason": r.Reason})
 	})
 	return r, err
 }
 
 // Run finds one run by its id, or by a beginning that only one has.
-func (s *Store) Run(ctx context.Context, id string) (Run, error) {
-	if id == "" {
-		return Run{}, fmt.Errorf("run %q: %w", id, ErrNotFound)
-	}
-	from, to := beginsWith(id)
-	found, err := collect(ctx, s.db, scanRun,
-		`SELECT `+runColumns+` FROM runs WHERE id >= ? AND id < ? ORDER BY id LIMIT 2`, from, to)
-	if err != nil {
-		return Run{}, err
-	}
-	return one(found, func(r Run) string { return r.ID }, "run", id)
-}
+func (s *Store) Run(ctx context.Context, id string) (Run, error) { return runs.find(ctx, s.db, id, "") }
 
 // ListRuns gives the chosen runs, the newest first.
 func (s *Store) ListRuns(ctx context.Context, f RunFilter) ([]Run, error) {
-	var query strings.Builder
-	var args []any
-	query.WriteString(`SELECT ` + runColumns + ` FROM runs`)
-	if f.Live {
-		query.WriteString(` WHERE status IN ('queued', 'running')`)
-	}
-	query.WriteString(` ORDER BY created_at DESC, id DESC`)
-	if f.Limit > 0 {
-		query.WriteString(` LIMIT ?`)
-		args = append(args, f.Limit)
-	}
-	return collect(ctx, s.db, scanRun, query.String(), args...)
+	return runs.list(ctx, s.db, f.choice(), f.Before, f.Limit)
+}
+
+// CountRuns says how many runs are chosen, whatever page is.
+func (s *Store) CountRuns(ctx context.Context, f RunFilter) (int, error) {
+	return runs.count(ctx, s.db, f.choice())
 }
 
 func (r *Run) args() ([]any, error) {
-	if r.Command == nil {
-		r.Command = []string{}
-	}
-	command, err := json.Marshal(r.Command)
+	command, err := toJSON(&r.Command)
 	if err != nil {
 		return nil, err
 	}
@@ -183,22 +177,23 @@ func (r *Run) args() ([]any, error) {
 	if r.ExitCode != nil {
 		exit = sql.NullInt64{Int64: int64(*r.ExitCode), Valid: true}
 	}
-	return []any{r.ID, string(r.Status), r.Reason, string(command), r.Repo, r.Base, r.Task, exit, r.Dir,
-		sql.NullString{String: r.SandboxID, Valid: r.SandboxID != ""}, patch, r.CreatedAt.UnixMilli(), millis(r.StartedAt), millis(r.EndedAt)}, nil
+	return []any{r.ID, string(r.Status), r.Reason, command, r.Repo, r.Base, r.Task, exit, r.Dir,
+		sql.NullString{String: r.SandboxID, Valid: r.SandboxID != ""}, patch, r.AgentID, r.SessionID, r.TaskID,
+		r.CreatedBy, r.Owner.PID, int64(r.Owner.Start), r.CreatedAt.UnixMilli(), millis(r.StartedAt), millis(r.EndedAt)}, nil
 }
 
 func scanRun(rows *sql.Rows) (Run, error) {
 	var r Run
 	var command string
 	var patch, sandbox sql.NullString
-	var created int64
+	var created, ownerStart int64
 	var exit, started, ended sql.NullInt64
 	err := rows.Scan(&r.ID, &r.Status, &r.Reason, &command, &r.Repo, &r.Base, &r.Task, &exit, &r.Dir, &sandbox, &patch,
-		&created, &started, &ended)
+		&r.AgentID, &r.SessionID, &r.TaskID, &r.CreatedBy, &r.Owner.PID, &ownerStart, &created, &started, &ended)
 	if err != nil {
 		return r, err
 	}
-	r.SandboxID = sandbox.String
+	r.SandboxID, r.Owner.Start = sandbox.String, uint64(ownerStart)
 	r.CreatedAt, r.StartedAt, r.EndedAt = time.UnixMilli(created).UTC(), fromMillis(started), fromMillis(ended)
 	if exit.Valid {
 		code := int(exit.Int64)

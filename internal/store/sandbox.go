@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"ravi/internal/procid"
@@ -48,6 +47,7 @@ type Limits struct {
 // Sandbox is the record of one sandbox.
 type Sandbox struct {
 	ID        string     `json:"id"`
+	Name      string     `json:"name,omitempty"` // that no other live one has
 	RunID     string     `json:"run_id,omitempty"`
 	Backend   string     `json:"backend"`
 	Image     string     `json:"image"`
@@ -61,6 +61,7 @@ type Sandbox struct {
 	Cgroups   []string   `json:"cgroups"`
 	UIDBase   uint32     `json:"uid_base"`
 	Limits    Limits     `json:"limits"`
+	CreatedBy string     `json:"created_by,omitempty"` // operator, or the id of a key
 	CreatedAt time.Time  `json:"created_at"`
 	StartedAt *time.Time `json:"started_at,omitempty"`
 	EndedAt   *time.Time `json:"ended_at,omitempty"`
@@ -76,13 +77,28 @@ type Swept struct {
 
 // SandboxFilter chooses sandboxes; the zero filter chooses all.
 type SandboxFilter struct {
-	Live  bool   // only those that are not over
-	RunID string // only those of this run
-	Limit int    // the newest so many; 0 is no limit
+	Live             bool     // only those that are not over
+	RunID, CreatedBy string   // empty: any
+	IDs              []string // only these; empty, but not nil: none
+	Before           string   // the id after which the page begins
+	Limit            int      // the newest so many; 0 is no limit
 }
 
-const sandboxColumns = `id, run_id, backend, image, workspace, desired, seen, reason, owner_pid, owner_start,
-	keeper_pid, keeper_start, dir, cgroups, uid_base, limits, created_at, started_at, ended_at`
+func (f SandboxFilter) choice() (c choice) {
+	c.add(f.Live, `seen NOT IN ('ended', 'failed')`)
+	c.is(`run_id`, f.RunID)
+	c.is(`created_by`, f.CreatedBy)
+	c.among(`id`, f.IDs)
+	return c
+}
+
+var sandboxes = table[Sandbox]{
+	name: "sandboxes", what: "sandbox",
+	columns: `id, name, run_id, backend, image, workspace, desired, seen, reason, owner_pid, owner_start, keeper_pid, keeper_start,
+	dir, cgroups, uid_base, limits, created_by, created_at, started_at, ended_at`,
+	order: `created_at DESC, id DESC`,
+	args:  (*Sandbox).args, scan: scanSandbox, id: func(b Sandbox) string { return b.ID },
+}
 
 // InsertSandbox records a sandbox that is about to be made. An empty id, state or time is filled in, and the record
 // is given back as it was stored.
@@ -99,18 +115,34 @@ func (s *Store) InsertSandbox(ctx context.Context, b Sandbox) (Sandbox, error) {
 	if b.CreatedAt.IsZero() {
 		b.CreatedAt = Now()
 	}
-	args, err := b.args()
+	err := s.tx(ctx, func(tx *sql.Tx) error {
+		if err := checkSandboxName(ctx, tx, b); err != nil {
+			return err
+		}
+		if err := sandboxes.insert(ctx, tx, &b); err != nil {
+			return err
+		}
+		return happened(ctx, tx, EventSandboxCreated, b.ID, b.RunID, data{"seen": b.Seen, "desired": b.Desired})
+	})
 	if err != nil {
 		return Sandbox{}, err
 	}
-	return b, s.tx(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `INSERT INTO sandboxes (`+sandboxColumns+`)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, args...)
-		if err != nil {
-			return fmt.Errorf("cannot record sandbox %s: %w", b.ID, err)
-		}
+	return b, nil
+}
+
+// checkSandboxName refuses a name that a live sandbox has.
+func checkSandboxName(ctx context.Context, tx *sql.Tx, b Sandbox) error {
+	if b.Name == "" {
 		return nil
-	})
+	}
+	if err := checkName("sbx", b.ID, b.Name); err != nil {
+		return err
+	}
+	n, err := number(ctx, tx, `SELECT count(*) FROM sandboxes WHERE name = ? AND seen NOT IN ('ended', 'failed') AND id <> ?`, b.Name, b.ID)
+	if err == nil && n > 0 && !b.Seen.Final() {
+		err = fmt.Errorf("a sandbox with the name %q: %w", b.Name, ErrExists)
+	}
+	return err
 }
 
 // UpdateSandbox changes the record of one sandbox, found by its full id: change sees the record as it is now, and
@@ -119,20 +151,16 @@ func (s *Store) InsertSandbox(ctx context.Context, b Sandbox) (Sandbox, error) {
 func (s *Store) UpdateSandbox(ctx context.Context, id string, change func(*Sandbox) error) (Sandbox, error) {
 	var b Sandbox
 	err := s.tx(ctx, func(tx *sql.Tx) error {
-		found, err := collect(ctx, tx, scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes WHERE id = ?`, id)
+		before, err := sandboxes.get(ctx, tx, id)
 		if err != nil {
 			return err
 		}
-		if len(found) == 0 {
-			return fmt.Errorf("sandbox %q: %w", id, ErrNotFound)
-		}
-		before := found[0]
 		b = before
 		if err := change(&b); err != nil {
 			return err
 		}
-		if b.ID != before.ID || !b.CreatedAt.Equal(before.CreatedAt) {
-			return errors.New("the id and the creation time of a sandbox never change")
+		if b.ID != before.ID || !b.CreatedAt.Equal(before.CreatedAt) || b.CreatedBy != before.CreatedBy {
+			return errors.New("the id, the creator and the creation time of a sandbox never change")
 		}
 		if before.Seen.Final() && b.Seen != before.Seen {
 			return fmt.Errorf("sandbox %s cannot become %s: %w", id, b.Seen, ErrFinal)
@@ -141,16 +169,15 @@ func (s *Store) UpdateSandbox(ctx context.Context, id string, change func(*Sandb
 			now := Now()
 			b.EndedAt = &now
 		}
-		args, err := b.args()
-		if err != nil {
+		if b.Name != before.Name {
+			if err := checkSandboxName(ctx, tx, b); err != nil {
+				return err
+			}
+		}
+		if err := sandboxes.update(ctx, tx, &b); err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, `UPDATE sandboxes SET (`+sandboxColumns+`)
-			= (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) WHERE id = ?`, append(args, id)...)
-		if err != nil {
-			return fmt.Errorf("cannot record sandbox %s: %w", id, err)
-		}
-		return nil
+		return happened(ctx, tx, EventSandboxChanged, id, b.RunID, data{"seen": b.Seen, "desired": b.Desired, "reason": b.Reason})
 	})
 	return b, err
 }
@@ -171,46 +198,34 @@ func (s *Store) UpdateSandboxState(ctx context.Context, id string, seen Seen, re
 	})
 }
 
-// Sandbox finds one sandbox by its id, or by a beginning that only one has.
-func (s *Store) Sandbox(ctx context.Context, id string) (Sandbox, error) {
-	if id == "" {
-		return Sandbox{}, fmt.Errorf("sandbox %q: %w", id, ErrNotFound)
-	}
-	from, to := beginsWith(id)
-	found, err := collect(ctx, s.db, scanSandbox,
-		`SELECT `+sandboxColumns+` FROM sandboxes WHERE id >= ? AND id < ? ORDER BY id LIMIT 2`, from, to)
-	if err != nil {
-		return Sandbox{}, err
-	}
-	return one(found, func(b Sandbox) string { return b.ID }, "sandbox", id)
+// Sandbox finds one sandbox by its id, by its name, or by a beginning of an id that only one has. A name means the
+// live sandbox that has it, or the last that had it.
+func (s *Store) Sandbox(ctx context.Context, idOrName string) (Sandbox, error) {
+	return sandboxes.find(ctx, s.db, idOrName, `name = ? ORDER BY seen NOT IN ('ended', 'failed') DESC, created_at DESC, id DESC LIMIT 1`)
 }
 
 // ListSandboxes gives the chosen sandboxes, the newest first.
 func (s *Store) ListSandboxes(ctx context.Context, f SandboxFilter) ([]Sandbox, error) {
-	where := []string{"true"}
-	var args []any
-	if f.Live {
-		where = append(where, "seen NOT IN ('ended', 'failed')")
-	}
-	if f.RunID != "" {
-		where, args = append(where, "run_id = ?"), append(args, f.RunID)
-	}
-	query := `SELECT ` + sandboxColumns + ` FROM sandboxes WHERE ` + strings.Join(where, " AND ") + ` ORDER BY created_at DESC, id DESC`
-	if f.Limit > 0 {
-		query, args = query+` LIMIT ?`, append(args, f.Limit)
-	}
-	return collect(ctx, s.db, scanSandbox, query, args...)
+	return sandboxes.list(ctx, s.db, f.choice(), f.Before, f.Limit)
+}
+
+// CountSandboxes says how many sandboxes are chosen, whatever page is.
+func (s *Store) CountSandboxes(ctx context.Context, f SandboxFilter) (int, error) {
+	return sandboxes.count(ctx, s.db, f.choice())
 }
 
 // DeleteSandbox forgets a sandbox that is over. Forgetting twice is no error; forgetting a live one is.
 func (s *Store) DeleteSandbox(ctx context.Context, id string) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
-		found, err := collect(ctx, tx, scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes WHERE id = ?`, id)
-		if err != nil || len(found) == 0 {
+		b, err := sandboxes.get(ctx, tx, id)
+		if errors.Is(err, ErrNotFound) {
+			return nil
+		}
+		if err != nil {
 			return err
 		}
-		if !found[0].Seen.Final() {
-			return fmt.Errorf("sandbox %s is %s: its record is needed until it has ended", id, found[0].Seen)
+		if !b.Seen.Final() {
+			return fmt.Errorf("sandbox %s is %s: its record is needed until it has ended", id, b.Seen)
 		}
 		if _, err := tx.ExecContext(ctx, `DELETE FROM sandboxes WHERE id = ?`, id); err != nil {
 			return fmt.Errorf("cannot forget sandbox %s: %w", id, err)
@@ -220,10 +235,7 @@ func (s *Store) DeleteSandbox(ctx context.Context, id string) error {
 }
 
 func (b *Sandbox) args() ([]any, error) {
-	if b.Cgroups == nil {
-		b.Cgroups = []string{}
-	}
-	cgroups, err := json.Marshal(b.Cgroups)
+	cgroups, err := toJSON(&b.Cgroups)
 	if err != nil {
 		return nil, err
 	}
@@ -231,9 +243,9 @@ func (b *Sandbox) args() ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []any{b.ID, sql.NullString{String: b.RunID, Valid: b.RunID != ""}, b.Backend, b.Image, b.Workspace,
+	return []any{b.ID, b.Name, sql.NullString{String: b.RunID, Valid: b.RunID != ""}, b.Backend, b.Image, b.Workspace,
 		string(b.Desired), string(b.Seen), b.Reason, b.Owner.PID, int64(b.Owner.Start), b.Keeper.PID, int64(b.Keeper.Start),
-		b.Dir, string(cgroups), b.UIDBase, string(limits), b.CreatedAt.UnixMilli(), millis(b.StartedAt), millis(b.EndedAt)}, nil
+		b.Dir, cgroups, b.UIDBase, string(limits), b.CreatedBy, b.CreatedAt.UnixMilli(), millis(b.StartedAt), millis(b.EndedAt)}, nil
 }
 
 func scanSandbox(rows *sql.Rows) (Sandbox, error) {
@@ -242,8 +254,8 @@ func scanSandbox(rows *sql.Rows) (Sandbox, error) {
 	var cgroups, limits string
 	var created, ownerStart, keeperStart int64
 	var started, ended sql.NullInt64
-	err := rows.Scan(&b.ID, &run, &b.Backend, &b.Image, &b.Workspace, &b.Desired, &b.Seen, &b.Reason, &b.Owner.PID,
-		&ownerStart, &b.Keeper.PID, &keeperStart, &b.Dir, &cgroups, &b.UIDBase, &limits, &created, &started, &ended)
+	err := rows.Scan(&b.ID, &b.Name, &run, &b.Backend, &b.Image, &b.Workspace, &b.Desired, &b.Seen, &b.Reason, &b.Owner.PID,
+		&ownerStart, &b.Keeper.PID, &keeperStart, &b.Dir, &cgroups, &b.UIDBase, &limits, &b.CreatedBy, &created, &started, &ended)
 	if err != nil {
 		return b, err
 	}

@@ -1,5 +1,5 @@
-// Package store is the record of what Ravi made: sandboxes and runs, in one SQLite database, ravi.db in the home
-// directory. A thing is recorded before it is made, so that a sweep can find what a crash left behind.
+// Package store is the record of what Ravi made and was told: sandboxes and runs, agents with their sessions, memory
+// and tasks, context keys, the audit. All of it is in one SQLite database, ravi.db in the home directory. A thing is recorded before it is made, so that a sweep can find what a crash left behind.
 //
 // Many processes use the database side by side. Each write is one short BEGIN IMMEDIATE transaction, which waits its
 // turn; nobody holds a lock for a lifetime. The schema moves forward only: a database that a newer ravi wrote is
@@ -30,7 +30,8 @@ import (
 
 	"github.com/oklog/ulid/v2"
 	"github.com/pressly/goose/v3"
-	_ "modernc.org/sqlite" // the driver, pure Go
+	"modernc.org/sqlite" // the driver, pure Go
+	sqlite3 "modernc.org/sqlite/lib"
 )
 
 var (
@@ -42,6 +43,16 @@ var (
 	ErrNewerSchema = errors.New("the database was written by a newer ravi")
 	// ErrFinal refuses to bring back to life what has ended.
 	ErrFinal = errors.New("it has ended")
+	// ErrExists says that another has this name, or stands where this would be.
+	ErrExists = errors.New("it exists already")
+	// ErrInvalid refuses what no record may hold.
+	ErrInvalid = errors.New("not allowed")
+	// ErrTooLarge refuses what is larger than its record may be.
+	ErrTooLarge = errors.New("too large")
+	// ErrInUse refuses to remove what others name.
+	ErrInUse = errors.New("in use")
+	// ErrDiskFull says that the disk has no room for what was to be written. Nothing of it was.
+	ErrDiskFull = errors.New("the disk is full")
 )
 
 //go:embed migrations/*.sql
@@ -196,19 +207,31 @@ func (s *Store) tx(ctx context.Context, f func(*sql.Tx) error) error {
 	}
 	defer tx.Rollback()
 	if err := f(tx); err != nil {
-		return err
+		return told(err)
 	}
 	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("cannot write to the database: %w", err)
+		return told(fmt.Errorf("cannot write to the database: %w", err))
 	}
 	return nil
 }
 
-// NewSandboxID and NewRunID make ids that sort by time and are letters and digits only.
-func NewSandboxID() string { return "sbx" + strings.ToLower(ulid.Make().String()) }
+// told says of an error what people can mend.
+func told(err error) error {
+	var e *sqlite.Error
+	if errors.As(err, &e) && (e.Code()&0xff == sqlite3.SQLITE_FULL || e.Code() == sqlite3.SQLITE_IOERR_SHMSIZE) {
+		return fmt.Errorf("%w, free some of it: %w", ErrDiskFull, err)
+	}
+	return err
+}
+
+// newID makes ids that sort by time and are letters and digits only.
+func newID(kind string) string { return kind + strings.ToLower(ulid.Make().String()) }
+
+// NewSandboxID makes the id of a sandbox.
+func NewSandboxID() string { return newID("sbx") }
 
 // NewRunID makes the id of a run.
-func NewRunID() string { return "run" + strings.ToLower(ulid.Make().String()) }
+func NewRunID() string { return newID("run") }
 
 // Now is the present in the precision that the database keeps.
 func Now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
@@ -228,50 +251,3 @@ func fromMillis(n sql.NullInt64) *time.Time {
 	t := time.UnixMilli(n.Int64).UTC()
 	return &t
 }
-
-// querier is a database or a transaction.
-type querier interface {
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-}
-
-// collect runs a query and scans each row.
-func collect[T any](ctx context.Context, q querier, scan func(*sql.Rows) (T, error), query string, args ...any) ([]T, error) {
-	rows, err := q.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the database: %w", err)
-	}
-	defer rows.Close()
-	out := []T{}
-	for rows.Next() {
-		item, err := scan(rows)
-		if err != nil {
-			return nil, fmt.Errorf("cannot read the database: %w", err)
-		}
-		out = append(out, item)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("cannot read the database: %w", err)
-	}
-	return out, nil
-}
-
-// one picks the record that an id or its beginning names. A full id wins over being another's beginning.
-func one[T any](found []T, id func(T) string, what, wanted string) (T, error) {
-	var none T
-	for _, item := range found {
-		if id(item) == wanted {
-			return item, nil
-		}
-	}
-	switch len(found) {
-	case 0:
-		return none, fmt.Errorf("%s %q: %w", what, wanted, ErrNotFound)
-	case 1:
-		return found[0], nil
-	}
-	return none, fmt.Errorf("%s %q: %w: it could be %s or %s", what, wanted, ErrAmbiguous, id(found[0]), id(found[1]))
-}
-
-// beginsWith is the half-open range of ids that begin with prefix: an index serves it, and nothing in it is a
-// pattern. Ids are ASCII, so the byte after the last possible one closes the range.
-func beginsWith(prefix string) (from, to string) { return prefix, prefix + "\x7f" }

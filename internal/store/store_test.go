@@ -4,7 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -230,14 +232,22 @@ func TestFilesAreClosedToOthers(t *testing.T) {
 
 func TestMigrations(t *testing.T) {
 	ctx, home := t.Context(), t.TempDir()
-	first, err := fs.ReadFile(migrations, "migrations/00001_sandboxes_and_runs.sql")
+	old := fstest.MapFS{}
+	names, err := fs.Glob(migrations, "migrations/*.sql")
 	if err != nil {
 		t.Fatal(err)
 	}
-	old := fstest.MapFS{"00001_a.sql": {Data: first}}
-	newer := fstest.MapFS{"00001_a.sql": old["00001_a.sql"], "00002_b.sql": {Data: []byte("-- +goose Up\nCREATE TABLE later (id TEXT);\n")}}
-	broken := fstest.MapFS{"00001_a.sql": old["00001_a.sql"], "00002_b.sql": newer["00002_b.sql"],
-		"00003_c.sql": {Data: []byte("-- +goose Up\nCREATE TABLE half (id TEXT);\nCREATE TABLE later (id TEXT);\n")}}
+	for _, name := range names {
+		text, err := fs.ReadFile(migrations, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		old[filepath.Base(name)] = &fstest.MapFile{Data: text}
+	}
+	newer := maps.Clone(old)
+	newer["00098_b.sql"] = &fstest.MapFile{Data: []byte("-- +goose Up\nCREATE TABLE later (id TEXT);\n")}
+	broken := maps.Clone(newer)
+	broken["00099_c.sql"] = &fstest.MapFile{Data: []byte("-- +goose Up\nCREATE TABLE half (id TEXT);\nCREATE TABLE later (id TEXT);\n")}
 
 	s, err := open(ctx, home, old)
 	if err != nil {
@@ -266,7 +276,7 @@ func TestMigrations(t *testing.T) {
 		t.Errorf("half a migration stayed: %d, %v", tables, err)
 	}
 	s.Close()
-	if _, err := open(ctx, home, old); !errors.Is(err, ErrNewerSchema) || !strings.Contains(err.Error(), "schema 2, this ravi knows 1") {
+	if _, err := open(ctx, home, old); !errors.Is(err, ErrNewerSchema) || !strings.Contains(err.Error(), fmt.Sprintf("schema 98, this ravi knows %d", len(names))) {
 		t.Errorf("a newer schema: %v", err)
 	}
 }
