@@ -153,19 +153,20 @@ func (c *Command) write(ctx context.Context, env *Env, r audit.Record) error {
 		if env.Caller.IsOperator() && (c.Access == Read || c.Reach == LocalOnly) {
 			return nil
 		}
-		return errNoAudit(errors.New("there is no audit"))
+		return NoAudit(errors.New("there is no audit"))
 	}
 	write := func(ctx context.Context, r audit.Record) error { return env.Auditor.Append(ctx, r) }
 	if r.Decision == store.Denied {
 		write = env.Auditor.Denied
 	}
 	if err := write(ctx, r); err != nil {
-		return errNoAudit(err)
+		return NoAudit(err)
 	}
 	return nil
 }
 
-func errNoAudit(err error) error {
+// NoAudit is the failure of what was not done since it could not be written down.
+func NoAudit(err error) error {
 	return &Error{Code: CodeUnavailable, Message: "this was not done, since the audit could not be written: " + err.Error(),
 		Hint: "see that Ravi's home has room and is writable", Status: http.StatusServiceUnavailable, Exit: ExitFailed, Err: err}
 }

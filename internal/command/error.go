@@ -22,16 +22,17 @@ const (
 
 // Codes of errors, for programs to tell them apart. A code never changes its meaning.
 const (
-	CodeUsage       = "USAGE"
-	CodeConfig      = "CONFIG"
-	CodeNotFound    = "NOT_FOUND"
-	CodeAmbiguous   = "AMBIGUOUS"
-	CodeConflict    = "CONFLICT"
-	CodeUnavailable = "UNAVAILABLE"
-	CodeDenied      = "DENIED"
-	CodeGateway     = "GATEWAY_REQUIRED"
-	CodeCanceled    = "CANCELED"
-	CodeInternal    = "INTERNAL"
+	CodeUsage        = "USAGE"
+	CodeConfig       = "CONFIG"
+	CodeNotFound     = "NOT_FOUND"
+	CodeAmbiguous    = "AMBIGUOUS"
+	CodeConflict     = "CONFLICT"
+	CodeUnavailable  = "UNAVAILABLE"
+	CodeDenied       = "DENIED"
+	CodeUnauthorized = "UNAUTHORIZED"
+	CodeGateway      = "GATEWAY_REQUIRED"
+	CodeCanceled     = "CANCELED"
+	CodeInternal     = "INTERNAL"
 )
 
 // Error is a failure as it is told to people and programs. What the user reads (Message, Hint) stands apart from the

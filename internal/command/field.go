@@ -71,6 +71,17 @@ func (f *Field) Value(in any) any { return reflect.ValueOf(in).Elem().Field(f.in
 // Get is the field's value as text, empty for none.
 func (f *Field) Get(in any) string { return textOf(reflect.ValueOf(in).Elem().Field(f.index)) }
 
+// Complete says which argument an input lacks that it must have. A command line sees that itself.
+func (c *Command) Complete(in any) error {
+	for i := range c.Fields {
+		f := &c.Fields[i]
+		if f.Arg != "" && !f.Optional && reflect.ValueOf(in).Elem().Field(f.index).IsZero() {
+			return Usage(f.JSON+" is missing", f.Usage)
+		}
+	}
+	return nil
+}
+
 // fieldsOf reads the tags of an input type.
 func fieldsOf(in reflect.Type) ([]Field, error) {
 	if in.Kind() != reflect.Struct {
