@@ -75,7 +75,7 @@ func (s *Store) Events(ctx context.Context, after int64, limit int) ([]Event, er
 		var at int64
 		var text string
 		err = rows.Scan(&e.Seq, &at, &e.Kind, &e.Object, &e.RunID, &text)
-		e.Time, e.Data = time.UnixMilli(at).UTC(), json.RawMessage(text)
+		e.Time, e.Data = fromMilli(at), json.RawMessage(text)
 		return e, err
 	}, `SELECT seq, time, kind, object, run_id, data FROM events WHERE seq > ? ORDER BY seq LIMIT ?`, after, limit)
 }

@@ -39,8 +39,17 @@ func collect[T any](ctx context.Context, q querier, scan func(*sql.Rows) (T, err
 }
 
 // scanNumber and scanText read rows of one column.
-func scanNumber(rows *sql.Rows) (n int64, err error)   { return n, rows.Scan(&n) }
-func scanText(rows *sql.Rows) (text string, err error) { return text, rows.Scan(&text) }
+func scanNumber(rows *sql.Rows) (int64, error) {
+	var n int64
+	err := rows.Scan(&n)
+	return n, err
+}
+
+func scanText(rows *sql.Rows) (string, error) {
+	var text string
+	err := rows.Scan(&text)
+	return text, err
+}
 
 // number reads the one number that a query asks for, 0 when there is no row.
 func number(ctx context.Context, q querier, query string, args ...any) (int64, error) {
@@ -230,3 +239,8 @@ func toJSON(list *[]string) (string, error) {
 	text, err := json.Marshal(*list)
 	return string(text), err
 }
+
+func fromJSON[T any](text string, into *T) error { return json.Unmarshal([]byte(text), into) }
+
+// orNull is a text that refers to a row, or to none.
+func orNull(id string) sql.NullString { return sql.NullString{String: id, Valid: id != ""} }

@@ -178,7 +178,7 @@ func (r *Run) args() ([]any, error) {
 		exit = sql.NullInt64{Int64: int64(*r.ExitCode), Valid: true}
 	}
 	return []any{r.ID, string(r.Status), r.Reason, command, r.Repo, r.Base, r.Task, exit, r.Dir,
-		sql.NullString{String: r.SandboxID, Valid: r.SandboxID != ""}, patch, r.AgentID, r.SessionID, r.TaskID,
+		orNull(r.SandboxID), patch, r.AgentID, r.SessionID, r.TaskID,
 		r.CreatedBy, r.Owner.PID, int64(r.Owner.Start), r.CreatedAt.UnixMilli(), millis(r.StartedAt), millis(r.EndedAt)}, nil
 }
 
@@ -194,7 +194,7 @@ func scanRun(rows *sql.Rows) (Run, error) {
 		return r, err
 	}
 	r.SandboxID, r.Owner.Start = sandbox.String, uint64(ownerStart)
-	r.CreatedAt, r.StartedAt, r.EndedAt = time.UnixMilli(created).UTC(), fromMillis(started), fromMillis(ended)
+	r.CreatedAt, r.StartedAt, r.EndedAt = fromMilli(created), fromMillis(started), fromMillis(ended)
 	if exit.Valid {
 		code := int(exit.Int64)
 		r.ExitCode = &code

@@ -243,7 +243,7 @@ func (b *Sandbox) args() ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []any{b.ID, b.Name, sql.NullString{String: b.RunID, Valid: b.RunID != ""}, b.Backend, b.Image, b.Workspace,
+	return []any{b.ID, b.Name, orNull(b.RunID), b.Backend, b.Image, b.Workspace,
 		string(b.Desired), string(b.Seen), b.Reason, b.Owner.PID, int64(b.Owner.Start), b.Keeper.PID, int64(b.Keeper.Start),
 		b.Dir, cgroups, b.UIDBase, string(limits), b.CreatedBy, b.CreatedAt.UnixMilli(), millis(b.StartedAt), millis(b.EndedAt)}, nil
 }
@@ -260,7 +260,7 @@ func scanSandbox(rows *sql.Rows) (Sandbox, error) {
 		return b, err
 	}
 	b.RunID, b.Owner.Start, b.Keeper.Start = run.String, uint64(ownerStart), uint64(keeperStart)
-	b.CreatedAt, b.StartedAt, b.EndedAt = time.UnixMilli(created).UTC(), fromMillis(started), fromMillis(ended)
+	b.CreatedAt, b.StartedAt, b.EndedAt = fromMilli(created), fromMillis(started), fromMillis(ended)
 	if err := json.Unmarshal([]byte(cgroups), &b.Cgroups); err != nil {
 		return b, fmt.Errorf("sandbox %s: cgroups: %w", b.ID, err)
 	}

@@ -234,7 +234,9 @@ func NewSandboxID() string { return newID("sbx") }
 func NewRunID() string { return newID("run") }
 
 // Now is the present in the precision that the database keeps.
-func Now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
+func Now() time.Time { return inMillis(time.Now()) }
+
+func inMillis(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }
 
 // millis is how a time that may be missing is stored.
 func millis(t *time.Time) sql.NullInt64 {
@@ -248,6 +250,8 @@ func fromMillis(n sql.NullInt64) *time.Time {
 	if !n.Valid {
 		return nil
 	}
-	t := time.UnixMilli(n.Int64).UTC()
+	t := fromMilli(n.Int64)
 	return &t
 }
+
+func fromMilli(n int64) time.Time { return time.UnixMilli(n).UTC() }
