@@ -51,7 +51,7 @@ func child(ctx context.Context, home string) error {
 		return err
 	}
 	for range rounds {
-		if err := (Log{s}).Append(ctx, Record{Action: NetworkName, Decision: store.Denied}, Record{Action: NetworkRequest, Decision: store.Allowed}); err != nil {
+		if err := (Log{Store: s}).Append(ctx, Record{Action: NetworkName, Decision: store.Denied}, Record{Action: NetworkRequest, Decision: store.Allowed}); err != nil {
 			return err
 		}
 	}
@@ -66,7 +66,13 @@ func newLog(t *testing.T) (Log, string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	return Log{s}, home
+	return Log{Store: s}, home
+}
+
+func verify(t *testing.T, l Log) error {
+	t.Helper()
+	_, err := l.Verify(t.Context(), nil)
+	return err
 }
 
 func raw(t *testing.T, home string) *sql.DB {
@@ -105,7 +111,7 @@ func TestRoundTrip(t *testing.T) {
 	if since := time.Since(got[1].Time); since < 0 || since > time.Hour {
 		t.Errorf("the time that was filled in is %v", got[1].Time)
 	}
-	if err := l.Verify(ctx); err != nil {
+	if err := verify(t, l); err != nil {
 		t.Error(err)
 	}
 }
@@ -159,7 +165,7 @@ func TestVerifyFindsTampering(t *testing.T) {
 		"all":        {`DELETE FROM audit`, "rows 1 to 5 are missing at the end"},
 		"swapped":    {`UPDATE audit SET seq = 100 WHERE seq = 2; UPDATE audit SET seq = 2 WHERE seq = 3; UPDATE audit SET seq = 3 WHERE seq = 100`, "row 2 was changed"},
 		"renumbered": {`DELETE FROM audit WHERE seq = 2; UPDATE audit SET seq = seq - 1 WHERE seq > 2`, "row 2 was changed"},
-		"added":      {`INSERT INTO audit SELECT seq + 1, time, action, object, decision, run_id, sandbox_id, rule, reason, detail, count, prev, hash FROM audit WHERE seq = 5`, "row 6 was changed"},
+		"added":      {`INSERT INTO audit SELECT seq + 1, time, action, object, decision, run_id, sandbox_id, rule, reason, detail, count, prev, hash, caller FROM audit WHERE seq = 5`, "row 6 was changed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, home := newLog(t)
@@ -168,7 +174,7 @@ func TestVerifyFindsTampering(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := l.Verify(t.Context()); err != nil {
+			if err := verify(t, l); err != nil {
 				t.Fatal(err)
 			}
 			db := raw(t, home)
@@ -176,14 +182,14 @@ func TestVerifyFindsTampering(t *testing.T) {
 				if _, err := db.Exec(c.change); err == nil {
 					t.Error("the table let itself be changed")
 				}
-				if err := l.Verify(t.Context()); err != nil {
+				if err := verify(t, l); err != nil {
 					t.Fatalf("what was refused has left something: %v", err)
 				}
 			}
 			if _, err := db.Exec(unlock + c.change); err != nil {
 				t.Fatal(err)
 			}
-			if err := l.Verify(t.Context()); !errors.Is(err, ErrTampered) || !strings.Contains(err.Error(), c.want) {
+			if err := verify(t, l); !errors.Is(err, ErrTampered) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 		})
@@ -204,7 +210,7 @@ func TestVerifyFindsTampering(t *testing.T) {
 		if _, err := raw(t, home).Exec(unlock+`UPDATE audit SET decision = ?, hash = ? WHERE seq = 2`, string(forged.Decision), hash(forged)); err != nil {
 			t.Fatal(err)
 		}
-		if err := l.Verify(t.Context()); !errors.Is(err, ErrTampered) || !strings.Contains(err.Error(), "row 3 does not follow") {
+		if err := verify(t, l); !errors.Is(err, ErrTampered) || !strings.Contains(err.Error(), "row 3 does not follow") {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -219,12 +225,12 @@ func TestReplaceIsRefused(t *testing.T) {
 	}
 	db := raw(t, home)
 	for _, seq := range []string{"1", "2", "4", "NULL"} {
-		_, err := db.Exec(`INSERT OR REPLACE INTO audit SELECT ` + seq + `, time, action, object, 'allowed', run_id, sandbox_id, rule, reason, detail, count, prev, hash FROM audit WHERE seq = 2`)
+		_, err := db.Exec(`INSERT OR REPLACE INTO audit SELECT ` + seq + `, time, action, object, 'allowed', run_id, sandbox_id, rule, reason, detail, count, prev, hash, caller FROM audit WHERE seq = 2`)
 		if err == nil || !strings.Contains(err.Error(), "its end only") {
 			t.Errorf("row %s: %v", seq, err)
 		}
 	}
-	if err := l.Verify(t.Context()); err != nil {
+	if err := verify(t, l); err != nil {
 		t.Error(err)
 	}
 }
@@ -243,7 +249,7 @@ func TestAllOrNone(t *testing.T) {
 	if rows, err := l.List(t.Context(), Filter{}); err != nil || len(rows) != 0 {
 		t.Errorf("rows stayed: %v, %v", rows, err)
 	}
-	if err := errors.Join(l.Append(t.Context(), good), l.Verify(t.Context())); err != nil {
+	if err := errors.Join(l.Append(t.Context(), good), verify(t, l)); err != nil {
 		t.Error(err)
 	}
 }
@@ -262,7 +268,7 @@ func TestListPages(t *testing.T) {
 	if err := l.Append(t.Context(), records...); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Verify(t.Context()); err != nil {
+	if err := verify(t, l); err != nil {
 		t.Error(err)
 	}
 	for name, c := range map[string]struct {
@@ -333,7 +339,7 @@ func TestProcessesSideBySide(t *testing.T) {
 	if err != nil || len(rows) != processes*rounds*2 {
 		t.Errorf("%d rows, %v; want %d", len(rows), err, processes*rounds*2)
 	}
-	if err := l.Verify(t.Context()); err != nil {
+	if err := verify(t, l); err != nil {
 		t.Error(err)
 	}
 }

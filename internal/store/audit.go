@@ -39,9 +39,11 @@ type AuditRecord struct {
 
 // AuditFilter chooses rows of the audit; the zero filter chooses the first AuditPage of them.
 type AuditFilter struct {
-	Caller, RunID, SandboxID, Action, Object string   // empty: any
-	Decision                                 Decision // empty: any
-	Since, Until                             time.Time
+	Caller, RunID, SandboxID, Object string   // empty: any
+	Action                           string   // empty: any; with a dot at its end, all that begin so
+	Decision                         Decision // empty: any
+	Since, Until                     time.Time
+	Text                             string // part of the reason or of the detail; capitals count for ASCII alone
 	// After and Before bound the numbers of the rows, themselves excluded: where the next page begins. 0 is no bound.
 	After, Before int64
 	// Newest gives the newest rows first.
@@ -52,43 +54,22 @@ type AuditFilter struct {
 // AuditPage is how many rows of the audit are given at once unless told otherwise.
 const AuditPage = 1000
 
-const auditColumns = `seq, time, action, object, decision, run_id, sandbox_id, rule, reason, detail, count, prev, hash, caller`
+// mostAuditText bounds a text to search for; SQLite has a bound of its own.
+const mostAuditText = 1000
 
-// AppendAudit adds rows to the audit, all or none. chain gets the last row (the zero one if there is none), and gives
-// those that follow it; no other process adds any meanwhile.
-func (s *Store) AppendAudit(ctx context.Context, chain func(last AuditRecord) ([]AuditRecord, error)) error {
-	return s.tx(ctx, func(tx *sql.Tx) error {
-		found, err := collect(ctx, tx, scanAudit, `SELECT `+auditColumns+` FROM audit ORDER BY seq DESC LIMIT 1`)
-		if err != nil {
-			return err
-		}
-		var last AuditRecord
-		if len(found) > 0 {
-			last = found[0]
-		}
-		rows, err := chain(last)
-		if err != nil {
-			return err
-		}
-		insert, err := tx.PrepareContext(ctx, `INSERT INTO audit (`+auditColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`)
-		if err != nil {
-			return fmt.Errorf("cannot write to the audit: %w", err)
-		}
-		defer insert.Close()
-		for _, r := range rows {
-			if _, err := insert.ExecContext(ctx, r.Seq, r.Time.UnixMilli(), r.Action, r.Object, string(r.Decision), r.RunID, r.SandboxID,
-				r.Rule, r.Reason, string(r.Detail), r.Count, r.Prev, r.Hash, r.Caller); err != nil {
-				return fmt.Errorf("cannot write to the audit: %w", err)
-			}
-		}
-		return nil
-	})
-}
+const auditColumns = `seq, time, action, object, decision, run_id, sandbox_id, rule, reason, detail, count, prev, hash, caller`
 
 // Audit gives the chosen rows of the audit in their order.
 func (s *Store) Audit(ctx context.Context, f AuditFilter) ([]AuditRecord, error) {
+	if len(f.Text) > mostAuditText {
+		return nil, fmt.Errorf("the audit is searched for at most %d bytes, these are %d", mostAuditText, len(f.Text))
+	}
+	query, args := f.query()
+	return collect(ctx, s.db, scanAudit, query, args...)
+}
+
+func (f AuditFilter) query() (query string, args []any) {
 	var where []string
-	var args []any
 	add := func(chosen bool, condition string, arg any) {
 		if chosen {
 			where, args = append(where, condition), append(args, arg)
@@ -97,14 +78,23 @@ func (s *Store) Audit(ctx context.Context, f AuditFilter) ([]AuditRecord, error)
 	add(f.Caller != "", `caller = ?`, f.Caller)
 	add(f.RunID != "", `run_id = ?`, f.RunID)
 	add(f.SandboxID != "", `sandbox_id = ?`, f.SandboxID)
-	add(f.Action != "", `action = ?`, f.Action)
+	// An action is text of ours; what begins with a dot at its end ends where the byte after the dot would be.
+	group := strings.HasSuffix(f.Action, ".")
+	add(f.Action != "" && !group, `action = ?`, f.Action)
+	add(group, `action >= ?`, f.Action)
+	add(group, `action < ?`, strings.TrimSuffix(f.Action, ".")+"/")
+	if f.Text != "" {
+		where = append(where, `(reason LIKE ? ESCAPE '\' OR detail LIKE ? ESCAPE '\')`)
+		like := "%" + strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(f.Text) + "%"
+		args = append(args, like, like)
+	}
 	add(f.Object != "", `object = ?`, f.Object)
 	add(f.Decision != "", `decision = ?`, string(f.Decision))
 	add(!f.Since.IsZero(), `time >= ?`, f.Since.UnixMilli())
 	add(!f.Until.IsZero(), `time < ?`, f.Until.UnixMilli())
 	add(f.After > 0, `seq > ?`, f.After)
 	add(f.Before > 0, `seq < ?`, f.Before)
-	query := `SELECT ` + auditColumns + ` FROM audit`
+	query = `SELECT ` + auditColumns + ` FROM audit`
 	if len(where) > 0 {
 		query += ` WHERE ` + strings.Join(where, ` AND `)
 	}
@@ -116,7 +106,7 @@ func (s *Store) Audit(ctx context.Context, f AuditFilter) ([]AuditRecord, error)
 	if limit <= 0 {
 		limit = AuditPage
 	}
-	return collect(ctx, s.db, scanAudit, query+` LIMIT ?`, append(args, limit)...)
+	return query + ` LIMIT ?`, append(args, limit)
 }
 
 // AuditEnd is the number of the last row that the audit ever had, 0 if it never had one.
