@@ -3,6 +3,7 @@ package command
 import (
 	"context"
 	"io"
+	"strings"
 	"sync"
 
 	"ravi/internal/access"
@@ -37,8 +38,20 @@ type Env struct {
 	mu     sync.Mutex
 	home   string
 	store  *store.Store
+	shared bool // the store is another's to close
 	config *config.Config
 }
+
+// In makes an Env of a home whose store is open, and stays so. It has no streams, and shows no progress.
+func In(home string, s *store.Store) *Env {
+	return &Env{Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: io.Discard, Progress: silent{}, home: home, store: s, shared: true}
+}
+
+// silent is progress that nobody looks at.
+type silent struct{}
+
+func (silent) Step(string) func(error) { return func(error) {} }
+func (silent) Log(string)              {}
 
 // Auditor writes down what was decided. Of refusals that come in a flood it may keep the number only.
 type Auditor interface {
@@ -132,7 +145,7 @@ func (e *Env) Sweeper(ctx context.Context) (Sweeper, error) {
 func (e *Env) Close() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.store == nil {
+	if e.store == nil || e.shared {
 		return nil
 	}
 	err := e.store.Close()
