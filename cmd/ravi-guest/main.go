@@ -1,6 +1,7 @@
 // Command ravi-guest is the agent inside a sandbox. Started without arguments
 // it serves the link on descriptor 3; called by the name sudo or su, it is
-// that program's stand-in.
+// that program's stand-in, and called by the name ravi the client of Ravi's
+// gateway.
 package main
 
 import (
@@ -18,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ravi/internal/connected"
 	"ravi/internal/guest"
 	"ravi/internal/link"
 )
@@ -33,6 +35,8 @@ func run() int {
 	switch name := filepath.Base(os.Args[0]); name {
 	case "sudo", "su":
 		return guest.Switch(name, os.Args[1:])
+	case "ravi":
+		return connected.Main(os.Args[1:], version)
 	}
 	if err := serve(os.Args[1:], os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "ravi-guest:", err)

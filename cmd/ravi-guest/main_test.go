@@ -48,11 +48,13 @@ func build(t *testing.T) string {
 }
 
 // room is a set of namespaces with a file system that the program, as PID 1
-// and root, may change: what it puts into /usr/bin stays in there.
+// and root, may change: what it puts into /usr stays in there. Its image has
+// a ravi of its own.
 const room = `
 mount --make-rprivate / &&
 mount -t tmpfs tmpfs /run && mkdir -p /run/upper /run/work &&
-mount -t overlay -o lowerdir=/usr/bin,upperdir=/run/upper,workdir=/run/work overlay /usr/bin || exit 125
+mount -t overlay -o lowerdir=/usr,upperdir=/run/upper,workdir=/run/work overlay /usr || exit 125
+echo 'echo not this one' >/usr/bin/ravi && chmod 755 /usr/bin/ravi || exit 125
 exec "$1"
 `
 
@@ -241,6 +243,25 @@ func TestAsPID1(t *testing.T) {
 		lines := strings.Split(out, "\r\n")
 		if end.GetExitCode() != 0 || len(lines) < 4 || lines[0] != lines[1] || lines[2] != "11 77" || lines[3] != "0" {
 			t.Errorf("on a terminal: %v, %q", end, out)
+		}
+	})
+	t.Run("ravi is the client", func(t *testing.T) {
+		for _, tc := range []struct {
+			script string
+			code   int32
+			want   string
+		}{
+			{`ravi --version`, 0, "ravi dev (the client inside a sandbox)\n"},
+			{`/usr/bin/ravi --version`, 0, "ravi dev (the client inside a sandbox)\n"},
+			{`cd /usr/local/bin && ./ravi tasks show`, 1, "error: this is ravi inside a sandbox"},
+			{`RAVI_CONTEXT_KEY=rctx_0123456789 RAVI_GATEWAY_URL=unix:/run/none.sock RAVI_GATEWAY_WAIT=0 ravi tasks show`, 69, "does not answer: no such file or directory"},
+		} {
+			for _, user := range []string{"root", "1000"} {
+				out, end := p.sh(t, user, tc.script, nil)
+				if end.GetExitCode() != tc.code || !strings.Contains(out, tc.want) {
+					t.Errorf("%s as %s gives %q and %d", tc.script, user, out, end.GetExitCode())
+				}
+			}
 		}
 	})
 	t.Run("a killed tree takes what sudo started along", func(t *testing.T) {

@@ -100,7 +100,7 @@ func New(opts Options) *Server {
 		s.tasks.Go(func() {
 			if err := s.installSwitch(); err != nil {
 				s.events.add(&ravi.Event{Event: &ravi.Event_Notice_{Notice: &ravi.Event_Notice{
-					Message: "sudo and su do not work in this sandbox: " + err.Error(),
+					Message: "not all of sudo, su and ravi work in this sandbox: " + err.Error(),
 				}}})
 			}
 		})

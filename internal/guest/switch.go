@@ -28,6 +28,11 @@ import (
 // switchNames are the programs that are stood in for.
 var switchNames = []string{"sudo", "su"}
 
+// clientName is the client of Ravi's gateway, which is this program as well.
+// An image may have a ravi of its own, as the host's tools do where Ravi is
+// installed: inside, that one would find neither its state nor a kernel to use.
+const clientName = "ravi"
+
 const (
 	switchSocket = "switch.sock"
 	switchCopy   = "switch"
@@ -110,8 +115,9 @@ func (s *Server) installSwitch() error {
 	}
 	var errs []error
 	for _, name := range switchNames {
-		errs = append(errs, placeLink(self, name))
+		errs = append(errs, placeLink(self, name, "/usr/bin", "/usr/local/bin"))
 	}
+	errs = append(errs, placeClient(self, defaultPath))
 	path := filepath.Join(s.opts.RunDir, switchSocket)
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -129,11 +135,23 @@ func (s *Server) installSwitch() error {
 	return errors.Join(append(errs, os.Chmod(path, 0o666))...)
 }
 
-// placeLink makes a name lead to this program, where the system's path has it
-// first.
-func placeLink(self, name string) error {
+// placeClient makes the client's name lead to this program, and every other
+// program of that name on the path.
+func placeClient(self, path string) error {
+	errs := []error{placeLink(self, clientName, "/usr/local/bin", "/usr/bin")}
+	for _, dir := range filepath.SplitList(path) {
+		if _, err := os.Lstat(filepath.Join(dir, clientName)); err == nil {
+			errs = append(errs, placeLink(self, clientName, dir))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// placeLink makes a name lead to this program in the first of the directories
+// where that can be.
+func placeLink(self, name string, dirs ...string) error {
 	var errs []error
-	for _, dir := range []string{"/usr/bin", "/usr/local/bin"} {
+	for _, dir := range dirs {
 		path := filepath.Join(dir, name)
 		if to, err := os.Readlink(path); err == nil && to == self {
 			return nil
