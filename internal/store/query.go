@@ -80,14 +80,15 @@ func (t table[T]) insert(ctx context.Context, tx *sql.Tx, record *T) error {
 	return t.failed(*record, err)
 }
 
-// update stores a record that is there, whole.
+// update stores a record that is there, whole. The id is left out: to set it, to what it is, would have SQLite look at
+// every row that refers to it.
 func (t table[T]) update(ctx context.Context, tx *sql.Tx, record *T) error {
 	args, err := t.args(record)
 	if err != nil {
 		return err
 	}
-	_, err = tx.ExecContext(ctx, `UPDATE `+t.name+` SET (`+t.columns+`) = (`+marks(len(args))+`) WHERE id = ?`,
-		append(args, t.id(*record))...)
+	rest := strings.TrimPrefix(t.columns, "id, ")
+	_, err = tx.ExecContext(ctx, `UPDATE `+t.name+` SET (`+rest+`) = (`+marks(len(args)-1)+`) WHERE id = ?`, append(args[1:], args[0])...)
 	return t.failed(*record, err)
 }
 

@@ -64,7 +64,8 @@ CREATE TABLE memory (
 ) STRICT;
 CREATE INDEX memory_path ON memory (agent_id, kind, path);
 CREATE INDEX memory_holds ON memory (agent_id, kind, path, decided_at) WHERE state = 'approved';
-CREATE INDEX memory_pending ON memory (state, agent_id) WHERE state = 'pending';
+CREATE INDEX memory_pending ON memory (state) WHERE state = 'pending';
+CREATE INDEX memory_pending_agent ON memory (agent_id) WHERE state = 'pending';
 
 CREATE TABLE tasks (
     place      INTEGER PRIMARY KEY,
