@@ -46,6 +46,8 @@ const (
 	SecretAlarm    = "secret.alarm"    // a placeholder was where it must not be, or a value
 	SecretLease    = "secret.lease"
 	SecretRevoke   = "secret.revoke"
+	KeyIssue       = "key.issue" // of a run's context key
+	KeyRevoke      = "key.revoke"
 	// These go before a command's full name, such as tasks.comment: what was decided about a call, and how one ended that
 	// changes something.
 	CommandPrefix = "command."

@@ -131,7 +131,6 @@ func runCommand(ctx context.Context, env *command.Env, c *command.Command, in an
 	progress := newProgress(env)
 	env.Progress, env.Stdout, env.Stderr = progress, progress.stdout(), progress.stderr()
 	// What the operator changes is written down; what this program only reads for whoever started it is not.
-	var err error
 	if c.Access == command.Write && c.Reach != command.LocalOnly {
 		env.Auditor, err = newAuditor(ctx, env)
 	}

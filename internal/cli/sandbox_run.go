@@ -43,6 +43,7 @@ decided.`,
 			{What: "and take it over", Line: "ravi sandbox run --apply -- make fmt"},
 			{What: "another repository, a branch of it, at most ten minutes", Line: "ravi sandbox run --repo ~/src/app --ref main --timeout 10m -- npm test"},
 			{What: "let it use a token at the host that the token is for", Line: "ravi sandbox run --secret TOKEN --allow-net api.example.com -- ./my-agent"},
+			{What: "about a conversation, with a key to look things up and to report on the task", Line: `ravi sandbox run --session support-12 --connect write=tasks --task "fix what Maria reported" -- ./my-agent`},
 			{What: "with a task for the command to read in TASK.md", Line: `ravi sandbox run --task "fix the bug Maria reported" -- ./my-agent`},
 		},
 		Defaults: runInput{Repo: "."},
@@ -57,6 +58,11 @@ type runInput struct {
 	Ref      string            `json:"ref" flag:"ref" value:"REF" host:"none" usage:"start from this branch, tag or commit, not from the work tree"`
 	Task     string            `json:"task" flag:"task" value:"TEXT" host:"none" usage:"what is to be done; the command finds it in TASK.md"`
 	TaskFile string            `json:"task_file" flag:"task-file" value:"FILE" host:"path" usage:"the same, from a file"`
+	Agent    string            `json:"agent" flag:"agent" value:"AGENT" host:"none" usage:"the agent that it is for; by default the session's or the task's"`
+	Session  string            `json:"session" flag:"session" value:"SESSION" host:"none" usage:"the conversation that it is about"`
+	TaskID   string            `json:"task_id" flag:"task-id" value:"TASK" host:"none" usage:"a task of ravi tasks to work on"`
+	Context  string            `json:"context" flag:"context" value:"none|snapshot" host:"none" usage:"a read-only copy of instructions, memory and conversation in /ravi/context (default: snapshot if there is an agent, session or task)"`
+	Connect  string            `json:"connect" flag:"connect" value:"none|read|write=GROUP,…" host:"none" usage:"let it ask Ravi about its own session, task, memory and run, and write to groups of commands"`
 	Backend  string            `json:"backend" flag:"backend" value:"NAME" host:"backend" usage:"how the sandbox is made: auto, gvisor, host"`
 	Image    string            `json:"image" flag:"image" value:"NAME" host:"image" usage:"its root file system; host is this machine's own tools"`
 	CPUs     *float64          `json:"cpus" flag:"cpus" value:"N" host:"size" usage:"processors"`
@@ -167,6 +173,9 @@ func runOptions(ctx context.Context, env *command.Env, in runInput) (o runs.Opti
 		return o, err
 	}
 	if err := runSecrets(ctx, env, in, &o); err != nil {
+		return o, err
+	}
+	if err := runContext(ctx, env, in, &o); err != nil {
 		return o, err
 	}
 	if in.NetLog {

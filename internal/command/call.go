@@ -2,7 +2,6 @@ package command
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -33,13 +32,13 @@ func (c *Command) Call(ctx context.Context, env *Env, in any) (any, error) {
 		if err := c.write(ctx, env, record); err != nil {
 			return nil, err
 		}
-		record.Action, record.Detail = "outcome."+c.FullName(), nil
+		record.Action, record.Input = audit.OutcomePrefix+c.FullName(), nil
 	}
 	out, err := c.run(ctx, env, in)
 	if err != nil {
 		record.Reason = "failed: " + AsError(err).Code
 	}
-	record.Detail = withDuration(record.Detail, time.Since(start))
+	record.Took = time.Since(start)
 	// What was done was done, also if whoever asked for it has gone away.
 	if werr := c.write(context.WithoutCancel(ctx), env, record); werr != nil {
 		return nil, errors.Join(werr, err)
@@ -119,7 +118,7 @@ func (e *Env) Objects(a access.Access, group, name string) (all bool, patterns [
 	return e.Caller.Objects(access.Ask{Access: a, Group: group, Command: name})
 }
 
-func (c *Command) record(env *Env, in any, object string) audit.Record {
+func (c *Command) record(env *Env, in any, object string) audit.Call {
 	inputs := map[string]any{}
 	defaults := c.NewInput()
 	for i := range c.Fields {
@@ -132,28 +131,24 @@ func (c *Command) record(env *Env, in any, object string) audit.Record {
 			inputs[f.JSON] = f.Value(in)
 		}
 	}
-	return audit.Record{
-		Action: "command." + c.FullName(), Object: object, Decision: store.Allowed, RunID: env.Caller.RunID(),
-		Caller: env.Caller.Name(), Detail: detail(map[string]any{"input": inputs}),
+	return audit.Call{
+		Action: audit.CommandPrefix + c.FullName(), Object: object, Decision: store.Allowed, RunID: env.Caller.RunID(),
+		Caller: env.Caller.Name(), Input: inputs,
 	}
 }
 
-func detail(v any) json.RawMessage {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return nil
-	}
-	return b
-}
-
-// write writes a record down. What the operator only reads needs none where nobody writes any: whoever runs this program
-// could read the record itself.
-func (c *Command) write(ctx context.Context, env *Env, r audit.Record) error {
+// write writes a call down. What the operator only reads needs no record where nobody writes any: whoever runs this
+// program could read the store itself.
+func (c *Command) write(ctx context.Context, env *Env, call audit.Call) error {
 	if env.Auditor == nil {
 		if env.Caller.IsOperator() && (c.Access == Read || c.Reach == LocalOnly) {
 			return nil
 		}
 		return NoAudit(errors.New("there is no audit"))
+	}
+	r, err := call.Record(env.Scrub)
+	if err != nil {
+		return NoAudit(err)
 	}
 	write := func(ctx context.Context, r audit.Record) error { return env.Auditor.Append(ctx, r) }
 	if r.Decision == store.Denied {
@@ -169,14 +164,4 @@ func (c *Command) write(ctx context.Context, env *Env, r audit.Record) error {
 func NoAudit(err error) error {
 	return &Error{Code: CodeUnavailable, Message: "this was not done, since the audit could not be written: " + err.Error(),
 		Hint: "see that Ravi's home has room and is writable", Status: http.StatusServiceUnavailable, Exit: ExitFailed, Err: err}
-}
-
-// withDuration adds how long a call took to what is written down of it.
-func withDuration(d json.RawMessage, took time.Duration) json.RawMessage {
-	fields := map[string]any{}
-	if len(d) > 0 && json.Unmarshal(d, &fields) != nil {
-		return d
-	}
-	fields["ms"] = float64(took.Microseconds()) / 1000
-	return detail(fields)
 }

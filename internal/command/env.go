@@ -25,6 +25,8 @@ type Env struct {
 	// Auditor writes down what was decided. Without one, what the operator only reads leaves no record, and all else
 	// is refused.
 	Auditor Auditor
+	// Scrub takes secret values out of what is written down; may be nil.
+	Scrub func(string) string
 	// ForAgent says that the result is read by an agent: texts of others are fenced as data.
 	ForAgent bool
 

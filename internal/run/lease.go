@@ -21,6 +21,7 @@ import (
 // network gateway gets them, and the sandbox gets placeholders.
 type leased struct {
 	all  []*secret.Lease
+	rows []string // their records, by id
 	stop context.CancelFunc
 	work sync.WaitGroup
 }
@@ -64,6 +65,11 @@ func (s *state) lease(ctx context.Context) ([]sandbox.Secret, error) {
 			return fail(err)
 		}
 		s.leases.all = append(s.leases.all, l)
+		row, err := s.Store.InsertLease(ctx, store.Lease{Secret: name, RunID: s.task.ID, Owner: s.self})
+		if err != nil {
+			return fail(err)
+		}
+		s.leases.rows = append(s.leases.rows, row.ID)
 		if err := s.recordSecret(ctx, audit.SecretLease, name, scope.Repository); err != nil {
 			return fail(err)
 		}
@@ -208,6 +214,11 @@ func (s *state) giveBack() {
 		}
 		if err != nil {
 			s.note("the value of the secret %s could not be given back, and ends by itself: %v", name, err)
+		}
+	}
+	for _, id := range s.leases.rows {
+		if _, err := s.Store.EndLease(ctx, id, "the run ended"); err != nil {
+			s.note("the end of a lease could not be recorded: %v", err)
 		}
 	}
 }

@@ -23,7 +23,7 @@ import (
 func newAudit(t *testing.T) (*netAudit, string) {
 	t.Helper()
 	home := t.TempDir()
-	a := newNetAudit(newStore(t, home), "run1")
+	a := newNetAudit(audit.Log{Store: newStore(t, home)}, "run1")
 	a.of("sbx1")
 	return a, home
 }
@@ -234,7 +234,7 @@ func TestHearShowsNoSecret(t *testing.T) {
 	must(t, err)
 	defer dir.close()
 	var heard []sandbox.NetEvent
-	s := &state{Options: Options{Redact: redactor(), Network: func(e sandbox.NetEvent) { heard = append(heard, e) }}, dir: dir, task: &Task{}, audit: newNetAudit(newStore(t, home), "run1")}
+	s := &state{Options: Options{Redact: redactor(), Network: func(e sandbox.NetEvent) { heard = append(heard, e) }}, dir: dir, task: &Task{}, audit: newNetAudit(audit.Log{Store: newStore(t, home)}, "run1")}
 	e := sandbox.NetEvent{Time: start, Kind: network.KindFlow, Name: "another-value-of-mine.example", Port: 443, Method: "GET", Path: "/" + value, Why: "not " + value, Hint: value}
 	s.hear(e)
 	must(t, s.audit.write(t.Context(), start, true))

@@ -68,9 +68,9 @@ type entry struct {
 	wait   time.Duration
 }
 
-func newNetAudit(s *store.Store, run string) *netAudit {
+func newNetAudit(log audit.Log, run string) *netAudit {
 	return &netAudit{
-		log: audit.Log{Store: s}, run: run, stop: make(chan struct{}), done: make(chan struct{}),
+		log: log, run: run, stop: make(chan struct{}), done: make(chan struct{}),
 		entries: map[decision]*entry{}, kinds: map[decision]int{},
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -69,6 +70,13 @@ func (s *state) save(ctx context.Context, final bool) error {
 	secrets, err := secretsIn(ctx, s.Redact, tmp)
 	if err != nil {
 		return err
+	}
+	if i := slices.Index(secrets, contextKeyName); i >= 0 {
+		// It is worth nothing once the run has ended, so the patch is not held back for it.
+		secrets = slices.Delete(secrets, i, i+1)
+		if final {
+			s.note("the patch holds %s, which is over", contextKeyName)
+		}
 	}
 	name, other := patchName(secrets), HeldFile
 	fields := map[string]any{"bytes": c.Bytes, "tree": c.Tree}
@@ -247,7 +255,7 @@ func (s *state) finish(ctx context.Context) error {
 	now := store.Now()
 	t.EndedAt = &now
 	s.dir.event("ended", map[string]any{"status": t.Status, "exit_code": t.ExitCode, "reason": t.Reason, "error": t.Error})
-	errs := []error{s.dir.writeTask(t)}
+	errs := []error{s.dir.writeTask(t), s.endTask(ctx)}
 	_, err := s.Store.UpdateRun(ctx, t.ID, func(r *store.Run) error {
 		r.Status, r.Reason, r.ExitCode, r.SandboxID = t.Status, t.Reason, t.ExitCode, t.Sandbox
 		if p := t.Patch; p != nil {

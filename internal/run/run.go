@@ -22,8 +22,10 @@ import (
 	"sync"
 	"time"
 
+	"ravi/internal/audit"
 	"ravi/internal/gitbox"
 	"ravi/internal/network/policy"
+	"ravi/internal/procid"
 	"ravi/internal/redact"
 	"ravi/internal/secret"
 	"ravi/internal/store"
@@ -34,13 +36,20 @@ import (
 type Options struct {
 	Home  string
 	Store *store.Store
+	// AuditHead is the file of the audit's head; empty: where it is unless told otherwise.
+	AuditHead string
 	// Repo is a path or an address; Ref names what to start from, or is empty
 	// for the work tree as it lies.
 	Repo, Ref string
 	// Task is the text of TASK.md; empty: none is laid.
-	Task    string
-	Command []string
-	Config  sandbox.Config
+	Task string
+	// Whom the run is for, by full ids; all may be empty. CreatedBy is who asked for it, as in the audit.
+	AgentID, SessionID, TaskID, CreatedBy string
+	// Snapshot lays a read-only copy of the context into the sandbox; Connect lets the run call Ravi.
+	Snapshot bool
+	Connect  *Connect
+	Command  []string
+	Config   sandbox.Config
 	// Timeout bounds the command; 0 means none.
 	Timeout time.Duration
 	Env     map[string]string
@@ -100,13 +109,15 @@ const keepFor = 24 * time.Hour
 type state struct {
 	Options
 	task *Task
+	self procid.ID // this process
 	dir  *folder
 	base *gitbox.Base
 	sb   *sandbox.Sandbox
 	net  netLog
 
-	audit  *netAudit
-	leases leased
+	audit     *netAudit
+	leases    leased
+	connected connected
 
 	saving  sync.Mutex // one capture at a time
 	last    string     // the tree of the last capture
@@ -132,6 +143,10 @@ func run(ctx context.Context, o Options) (*Task, error) {
 	if IsAddress(shown) {
 		shown = gitbox.RedactURL(shown) // a credential in it stays out of every record
 	}
+	self, err := procid.Self()
+	if err != nil {
+		return nil, err
+	}
 	id := store.NewRunID()
 	dir, err := newFolder(o.Home, id, o.Redact)
 	if err != nil {
@@ -142,7 +157,7 @@ func run(ctx context.Context, o Options) (*Task, error) {
 	// there either.
 	task := o.Task
 	o.Task = o.Redact.String(task)
-	s := &state{Options: o, dir: dir, audit: newNetAudit(o.Store, id), task: &Task{
+	s := &state{Options: o, self: self, dir: dir, audit: newNetAudit(audit.Log{Store: o.Store, Head: o.AuditHead}, id), task: &Task{
 		ID: id, Status: store.RunRunning, Command: o.Command, Repo: shown,
 		Timings: map[string]int64{}, Backend: o.Config.Backend, Image: o.Config.Image,
 		Limits: limits(o.Config), Dir: dir.dir, StartedAt: store.Now(),
@@ -151,6 +166,7 @@ func run(ctx context.Context, o Options) (*Task, error) {
 		return nil, fmt.Errorf("writing the run's folder: %w", err)
 	}
 	if _, err := o.Store.InsertRun(ctx, scrub(o.Redact, store.Run{
+		AgentID: o.AgentID, SessionID: o.SessionID, TaskID: o.TaskID, CreatedBy: o.CreatedBy, Owner: self,
 		ID: id, Status: store.RunRunning, Command: o.Command, Repo: shown, Task: o.Task, Dir: dir.dir,
 		CreatedAt: s.task.StartedAt, StartedAt: &s.task.StartedAt,
 	})); err != nil {
@@ -169,7 +185,11 @@ func run(ctx context.Context, o Options) (*Task, error) {
 	}
 	// Not ended with ctx: what was decided has to be written in any case.
 	s.audit.start(context.WithoutCancel(ctx), func(err error) { dir.event("audit_failed", map[string]any{"error": err.Error()}) })
-	err = s.all(ctx)
+	if err = s.beginTask(ctx); err != nil {
+		err = &failure{"task", err}
+	} else {
+		err = s.all(ctx)
+	}
 	err = errors.Join(err, s.audit.close(context.WithoutCancel(ctx)))
 	s.outcome(ctx, err)
 	if s.task.Status != store.RunError {
@@ -250,6 +270,11 @@ func (s *state) all(ctx context.Context) (err error) {
 	if err != nil {
 		return &failure{"secrets", err}
 	}
+	// The key is over before the sandbox is.
+	defer func() { err = errors.Join(err, s.leaveContext(context.WithoutCancel(ctx))) }()
+	if err := s.takeContext(ctx); err != nil {
+		return &failure{"context", err}
+	}
 	// The sandbox starts while the repository is read.
 	opened := make(chan error, 1)
 	var took time.Duration
@@ -311,6 +336,7 @@ func (s *state) open(ctx context.Context, secrets []sandbox.Secret) (*sandbox.Sa
 		opts = append(opts, sandbox.WithNetworkProxy(*s.NetworkProxy))
 	}
 	opts = append(opts, sandbox.WithExtraCAs(s.ExtraCAs))
+	opts = append(opts, s.contextOptions()...)
 	if len(secrets) > 0 {
 		opts = append(opts, sandbox.WithSecrets(secrets...))
 	}
@@ -419,7 +445,7 @@ func (s *state) command(ctx context.Context) error {
 		return err
 	}
 	defer errs.close()
-	c := sandbox.Cmd{Args: s.Command, Env: s.Env, Stdout: out, Stderr: errs}
+	c := sandbox.Cmd{Args: s.Command, Env: s.contextEnv(), Stdout: out, Stderr: errs}
 	if s.Timeout > 0 {
 		c.Timeout = &s.Timeout
 	}

@@ -97,7 +97,7 @@ func (s Sweeper) Prune(ctx context.Context) (store.Swept, error) {
 	if r.Programs, err = programs.RemoveUnused(ctx, s.Home); err != nil {
 		r.Problems = append(r.Problems, fmt.Sprintf("older programs: %v", err))
 	}
-	return r, s.runs(ctx, alive)
+	return r, s.runs(ctx)
 }
 
 // orphans removes directories and control groups of sandboxes of this home
@@ -143,32 +143,101 @@ func (s Sweeper) recent(dir string) bool {
 	return err != nil && time.Since(st.ModTime()) < time.Minute
 }
 
-// runs closes the record of runs whose process is gone.
-func (s Sweeper) runs(ctx context.Context, alive map[string]bool) error {
+// runs closes the record of runs whose process is gone, and ends the keys and leases of all that are over.
+func (s Sweeper) runs(ctx context.Context) error {
 	live, err := s.Store.ListRuns(ctx, store.RunFilter{Live: true})
 	if err != nil {
 		return err
 	}
 	for _, run := range live {
-		boxes, err := s.Store.ListSandboxes(ctx, store.SandboxFilter{RunID: run.ID})
+		owned, err := s.owned(ctx, run)
 		if err != nil {
 			return err
-		}
-		owned := len(boxes) == 0 && time.Since(run.CreatedAt) < time.Minute
-		for _, b := range boxes {
-			owned = owned || procid.Alive(b.Owner)
 		}
 		if owned {
 			continue
 		}
-		if _, err := s.Store.UpdateRun(ctx, run.ID, func(r *store.Run) error {
-			r.Status, r.Reason = store.RunError, keeper.ReasonOwnerGone
-			return nil
-		}); err != nil && !errors.Is(err, store.ErrFinal) {
+		if err := s.closeRun(ctx, run); err != nil {
 			return err
 		}
-		if err := s.closeFolder(run); err != nil {
+	}
+	return s.leavings(ctx)
+}
+
+// owned says whether the process that does a run is there.
+func (s Sweeper) owned(ctx context.Context, run store.Run) (bool, error) {
+	if run.Owner.PID != 0 {
+		return procid.Alive(run.Owner), nil
+	}
+	// It was recorded before runs had owners: their sandboxes have.
+	boxes, err := s.Store.ListSandboxes(ctx, store.SandboxFilter{RunID: run.ID})
+	if err != nil {
+		return false, err
+	}
+	owned := len(boxes) == 0 && time.Since(run.CreatedAt) < time.Minute
+	for _, b := range boxes {
+		owned = owned || procid.Alive(b.Owner)
+	}
+	return owned, nil
+}
+
+func (s Sweeper) closeRun(ctx context.Context, run store.Run) error {
+	if _, err := s.Store.UpdateRun(ctx, run.ID, func(r *store.Run) error {
+		r.Status, r.Reason = store.RunError, keeper.ReasonOwnerGone
+		return nil
+	}); errors.Is(err, store.ErrFinal) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	if run.TaskID != "" {
+		if _, err := s.Store.AddComment(ctx, store.TaskComment{
+			TaskID: run.TaskID, Kind: store.CommentPlain, Author: "ravi", RunID: run.ID, Text: "the run ended: the process that did it was killed",
+		}); err != nil && !errors.Is(err, store.ErrNotFound) {
 			return err
+		}
+	}
+	return s.closeFolder(run)
+}
+
+// leavings ends what runs that are over would have ended themselves.
+func (s Sweeper) leavings(ctx context.Context) error {
+	const why = "the run is over"
+	over := func(id string) (bool, error) {
+		run, err := s.Store.Run(ctx, id)
+		if errors.Is(err, store.ErrNotFound) {
+			return true, nil
+		}
+		return err == nil && run.Status.Final(), err
+	}
+	leases, err := s.Store.LiveLeases(ctx)
+	if err != nil {
+		return err
+	}
+	for _, l := range leases {
+		ended, err := over(l.RunID)
+		if err != nil {
+			return err
+		}
+		if ended {
+			if _, err := s.Store.EndLease(ctx, l.ID, why); err != nil {
+				return err
+			}
+		}
+	}
+	keys, err := s.Store.ListKeys(ctx, store.KeyFilter{Live: true, Kind: store.KeyRun})
+	if err != nil {
+		return err
+	}
+	for _, k := range keys {
+		ended, err := over(k.RunID)
+		if err != nil {
+			return err
+		}
+		if ended {
+			if _, err := s.Store.RevokeRunKeys(ctx, k.RunID, why); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

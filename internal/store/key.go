@@ -48,6 +48,7 @@ const KeyDepth = 16
 // KeyFilter chooses keys; the zero filter chooses all.
 type KeyFilter struct {
 	Live            bool     // only those neither revoked nor expired
+	Kind            KeyKind  // empty: any
 	RunID, ParentID string   // empty: any
 	IDs             []string // only these; empty, but not nil: none
 	Before          string   // the id after which the page begins
@@ -56,6 +57,7 @@ type KeyFilter struct {
 
 func (f KeyFilter) choice() (c choice) {
 	c.add(f.Live, `revoked_at IS NULL AND expires_at > ?`, Now().UnixMilli())
+	c.is(`kind`, string(f.Kind))
 	c.is(`run_id`, f.RunID)
 	c.is(`parent_id`, f.ParentID)
 	c.among(`id`, f.IDs)

@@ -1,0 +1,205 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"time"
+
+	"ravi/internal/access"
+	"ravi/internal/audit"
+	"ravi/internal/contextkey"
+	"ravi/internal/redact"
+	"ravi/internal/snapshot"
+	"ravi/internal/store"
+	"ravi/sandbox"
+)
+
+// Gateway is the name of the service that connected runs reach Ravi by.
+const Gateway = "gateway"
+
+// What a run finds in its environment.
+const (
+	EnvKey        = "RAVI_CONTEXT_KEY"
+	EnvURL        = "RAVI_GATEWAY_URL"
+	EnvContextDir = "RAVI_CONTEXT_DIR"
+	EnvRun        = "RAVI_RUN_ID"
+	EnvTask       = "RAVI_TASK_ID"
+)
+
+// contextDir is the folder of a run with its context snapshot.
+const contextDir = "context"
+
+// contextKeyName stands for a run's key wherever it was taken out.
+const contextKeyName = "the run's context key"
+
+// Connect lets what runs in the sandbox call Ravi, over the sandbox's own wire and nothing else.
+type Connect struct {
+	// By is who starts the run; its key is the parent of the run's.
+	By access.Caller
+	// Capabilities are what the run's key holds.
+	Capabilities func(runID string) (access.Capabilities, error)
+	// Profile bounds what the run may ask of further sandboxes; empty: the default one.
+	Profile string
+	// Serve makes the gateway of one run; end ends it.
+	Serve func(runID string) (serve func(context.Context, net.Conn), end func(context.Context) error)
+}
+
+// connected is what a connected run holds.
+type connected struct {
+	token string
+	keyID string
+	serve func(context.Context, net.Conn)
+	end   func(context.Context) error
+	stop  context.CancelFunc
+	over  chan struct{}
+}
+
+// takeContext makes the context snapshot, and the key with which the run calls Ravi. Both are there before the sandbox.
+func (s *state) takeContext(ctx context.Context) error {
+	var holds access.Capabilities
+	if s.Connect != nil {
+		var err error
+		if holds, err = s.Connect.Capabilities(s.task.ID); err != nil {
+			return err
+		}
+	}
+	if s.Snapshot {
+		o := snapshot.Options{
+			SessionID: s.SessionID, AgentID: s.AgentID, TaskID: s.TaskID, RunID: s.task.ID, Redact: s.Redact,
+			Connected: s.Connect != nil, Capabilities: holds,
+		}
+		m, err := snapshot.Build(ctx, s.Store, o, s.dir.path(contextDir))
+		if err != nil {
+			return fmt.Errorf("making the context snapshot: %w", err)
+		}
+		s.dir.event("context", map[string]any{"files": len(m.Files)})
+	}
+	if s.Connect == nil {
+		return nil
+	}
+	keys := contextkey.Keys{Store: s.Store}
+	token, key, err := keys.Issue(ctx, s.Connect.By, contextkey.Request{
+		Label: "run " + s.task.ID, AgentID: s.AgentID, SessionID: s.SessionID, TaskID: s.TaskID, RunID: s.task.ID,
+		Capabilities: holds, Profile: s.Connect.Profile,
+	})
+	if err != nil {
+		return fmt.Errorf("issuing the run's context key: %w", err)
+	}
+	s.connected.token, s.connected.keyID = token, key.ID
+	s.Redact.Add(redact.Pair{Secret: token, Instead: "[the run's context key]", Name: contextKeyName})
+	if err := s.audit.log.Append(ctx, audit.Record{
+		Action: audit.KeyIssue, Object: key.ID, Decision: store.Allowed, Caller: s.Connect.By.Name(), RunID: s.task.ID,
+	}); err != nil {
+		return err
+	}
+	s.dir.event("connected", map[string]any{"key": key.ID, "capabilities": key.Capabilities})
+	s.connected.serve, s.connected.end = s.Connect.Serve(s.task.ID)
+	slide, stop := context.WithCancel(context.WithoutCancel(ctx))
+	s.connected.stop, s.connected.over = stop, make(chan struct{})
+	go func() {
+		defer close(s.connected.over)
+		s.slide(slide, keys)
+	}()
+	return nil
+}
+
+// slide puts the end of the run's key off, as long as this process is there.
+func (s *state) slide(ctx context.Context, keys contextkey.Keys) {
+	tick := time.NewTicker(contextkey.SlideEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			// Who revoked it meant that; all else may be better the next time.
+			if err := keys.Slide(ctx, s.connected.keyID); err != nil && ctx.Err() == nil {
+				s.dir.event("key_not_extended", map[string]any{"error": err.Error()})
+			}
+		}
+	}
+}
+
+// leaveContext ends the run's key, and all that descend from it.
+func (s *state) leaveContext(ctx context.Context) error {
+	c := s.connected
+	if c.keyID == "" {
+		return nil
+	}
+	if c.stop != nil {
+		c.stop()
+		<-c.over
+	}
+	_, err := s.Store.RevokeRunKeys(ctx, s.task.ID, "the run ended")
+	if err != nil {
+		err = fmt.Errorf("ending the run's context key: %w", err)
+	}
+	if c.end != nil {
+		ending, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		// What does not end in time is cut off, which is all that can be done.
+		_ = c.end(ending)
+	}
+	return errors.Join(err, s.audit.log.Append(ctx, audit.Record{Action: audit.KeyRevoke, Object: c.keyID, Decision: store.Allowed, RunID: s.task.ID, Reason: "the run ended"}))
+}
+
+// contextOptions are what the sandbox is made with for its context.
+func (s *state) contextOptions() []sandbox.Option {
+	var opts []sandbox.Option
+	if s.Snapshot {
+		opts = append(opts, sandbox.WithContext(filepath.Join(s.dir.dir, contextDir)))
+	}
+	if s.connected.serve != nil {
+		opts = append(opts, sandbox.WithService(Gateway, s.connected.serve))
+	}
+	return opts
+}
+
+// contextEnv is what the command finds of its context in its environment.
+func (s *state) contextEnv() map[string]string {
+	env := map[string]string{EnvRun: s.task.ID}
+	for name, value := range s.Env {
+		env[name] = value
+	}
+	if dir := s.sb.ContextDir(); dir != "" {
+		env[EnvContextDir] = dir
+	}
+	if s.TaskID != "" {
+		env[EnvTask] = s.TaskID
+	}
+	if s.connected.token != "" {
+		env[EnvKey], env[EnvURL] = s.connected.token, s.sb.ServiceURL(Gateway)
+	}
+	return env
+}
+
+// beginTask says on the run's task that it is being worked on; endTask, how the run ended. What became of the task is
+// for the agent or the operator to say: that a run succeeded does not mean that its task is done.
+func (s *state) beginTask(ctx context.Context) error {
+	if s.TaskID == "" {
+		return nil
+	}
+	_, err := s.Store.SetTaskStatus(ctx, s.TaskID, store.TaskInProgress, store.TaskComment{Author: "ravi", RunID: s.task.ID, Text: "a run began"})
+	if errors.Is(err, store.ErrFinal) {
+		return WithHint(fmt.Errorf("the task %s is over: %w", s.TaskID, err), "open it again with: ravi tasks reopen "+s.TaskID)
+	}
+	return err
+}
+
+func (s *state) endTask(ctx context.Context) error {
+	if s.TaskID == "" {
+		return nil
+	}
+	text := "the run ended: " + string(s.task.Status)
+	if s.task.Reason != "" {
+		text += " (" + s.task.Reason + ")"
+	}
+	if p := s.task.Patch; p != nil && p.Files > 0 {
+		text += fmt.Sprintf(", with a patch of %d files", p.Files)
+	}
+	_, err := s.Store.AddComment(ctx, store.TaskComment{TaskID: s.TaskID, Kind: store.CommentPlain, Author: "ravi", RunID: s.task.ID, Text: text})
+	return err
+}
