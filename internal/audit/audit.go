@@ -227,6 +227,10 @@ const SearchRows = 50_000
 // Search gives the chosen rows as List does, but looks through SearchRows rows at most. next is where to go on, to be
 // given as After, or as Before if the newest come first; it is 0 at the end.
 func (l Log) Search(ctx context.Context, f Filter) (rows []Record, next int64, err error) {
+	return l.search(ctx, f, SearchRows)
+}
+
+func (l Log) search(ctx context.Context, f Filter, most int64) (rows []Record, next int64, err error) {
 	end, err := l.Store.AuditEnd(ctx)
 	if err != nil {
 		return nil, 0, err
@@ -240,9 +244,9 @@ func (l Log) Search(ctx context.Context, f Filter) (rows []Record, next int64, e
 	}
 	f.After, f.Before = lowest, highest
 	if f.Newest {
-		f.After = max(lowest, highest-1-SearchRows)
+		f.After = max(lowest, highest-1-most)
 	} else {
-		f.Before = min(highest, lowest+1+SearchRows)
+		f.Before = min(highest, lowest+1+most)
 	}
 	if f.After+1 >= f.Before {
 		return []Record{}, 0, nil

@@ -1,7 +1,6 @@
 package audit
 
 import (
-	"bufio"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -16,46 +15,43 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
 	_ "modernc.org/sqlite" // to tamper with the file
 
 	"ravi/internal/store"
 )
 
-const childVariable = "RAVI_AUDIT_TEST_HOME"
+// children are what this program does when it is started anew, by the value of this variable.
+const childVariable = "RAVI_AUDIT_TEST_CHILD"
+
+var children = map[string]func(ctx context.Context, home string) error{
+	"append": appendSideBySide, "write": writeSideBySide, "killed": writeUntilKilled, "full": fillDisk,
+}
 
 func TestMain(m *testing.M) {
-	if home := os.Getenv(childVariable); home != "" {
-		if err := child(context.Background(), home); err != nil {
+	if name, home, isChild := strings.Cut(os.Getenv(childVariable), ":"); isChild {
+		if err := children[name](context.Background(), home); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
 }
 
-const (
-	processes = 4
-	rounds    = 20
-)
-
-// child waits for the start, then writes.
-func child(ctx context.Context, home string) error {
-	s, err := store.Open(ctx, home)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	fmt.Println("ready")
-	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
-		return err
-	}
-	for range rounds {
-		if err := (Log{Store: s}).Append(ctx, Record{Action: NetworkName, Decision: store.Denied}, Record{Action: NetworkRequest, Decision: store.Allowed}); err != nil {
-			return err
-		}
-	}
-	return nil
+// child is this program as one of the children.
+func child(t *testing.T, name, home string) (cmd *exec.Cmd, said *strings.Builder) {
+	t.Helper()
+	cmd = exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), childVariable+"="+name+":"+home)
+	said = &strings.Builder{}
+	cmd.Stderr = said
+	return cmd, said
 }
 
 func newLog(t *testing.T) (Log, string) {
@@ -150,6 +146,24 @@ func TestHashCoversEverything(t *testing.T) {
 	moved := base
 	moved.Action, moved.Object = "aab", "b"
 	add("moved", moved)
+	// The form of rows with a caller is not that of rows without: nothing can be moved from one field to the other.
+	moved = base
+	moved.Prev, moved.Caller = base.Prev+"x", ""
+	add("without a caller", moved)
+	moved.Prev, moved.Caller = base.Prev, "x"
+	add("with a caller", moved)
+}
+
+// Chains of before there were callers stay as they are.
+func TestHashOfOldRows(t *testing.T) {
+	for want, r := range map[string]Record{
+		"954571660a024836304551c0535c693a475ae86e780244c70b08da8028c38cd8": {Seq: 1, Time: time.UnixMilli(1700000000123), Action: NetworkConnect, Object: "example.org:443", Decision: store.Allowed, RunID: "run1",
+			SandboxID: "sbx1", Rule: "example.org", Reason: "it is in the list", Detail: json.RawMessage(`{"proto":"tls"}`), Count: 3},
+	} {
+		if got := hash(r); got != want {
+			t.Errorf("got %s", got)
+		}
+	}
 }
 
 func TestVerifyFindsTampering(t *testing.T) {
@@ -241,6 +255,7 @@ func TestAllOrNone(t *testing.T) {
 	for name, bad := range map[string]Record{
 		"no decision": {Action: NetworkName}, "no action": {Decision: store.Denied}, "count": {Action: NetworkName, Decision: store.Denied, Count: -1},
 		"detail": {Action: NetworkName, Decision: store.Denied, Detail: json.RawMessage(`{"a":`)},
+		"large":  {Action: NetworkName, Decision: store.Denied, Detail: json.RawMessage(`"` + strings.Repeat("a", mostRowDetail) + `"`)},
 	} {
 		if err := l.Append(t.Context(), good, bad); err == nil {
 			t.Errorf("%s: was written", name)
@@ -262,6 +277,7 @@ func TestListPages(t *testing.T) {
 		r := Record{Time: start.Add(time.Duration(i) * time.Second), Action: NetworkName, Object: "o", Decision: store.Denied, RunID: "run1"}
 		if i%2 == 1 {
 			r.Action, r.Decision, r.RunID, r.SandboxID = SecretUse, store.Allowed, "run2", "sbx2"
+			r.Caller, r.Reason, r.Detail = "ctx_2", "fifty% of_it", json.RawMessage(`{"k":"v"}`)
 		}
 		records = append(records, r)
 	}
@@ -282,6 +298,12 @@ func TestListPages(t *testing.T) {
 		"run":       {Filter{Limit: 2, RunID: "run2"}, []int64{2, 4}},
 		"sandbox":   {Filter{Limit: 1, SandboxID: "sbx2"}, []int64{2}},
 		"action":    {Filter{Limit: 2, Action: SecretUse, After: 3}, []int64{4, 6}},
+		"actions":   {Filter{Limit: 2, Action: "secret."}, []int64{2, 4}},
+		"no action": {Filter{Action: "secre."}, nil},
+		"caller":    {Filter{Limit: 1, Caller: "ctx_2", After: 5}, []int64{6}},
+		"reason":    {Filter{Limit: 2, Text: "FIFTY% of_"}, []int64{2, 4}},
+		"no reason": {Filter{Text: "fifty__of"}, nil},
+		"detail":    {Filter{Limit: 1, Text: `"k":"v`}, []int64{2}},
 		"decision":  {Filter{Limit: 1, Decision: store.Allowed}, []int64{2}},
 		"time":      {Filter{Since: start.Add(3 * time.Second), Until: start.Add(5 * time.Second)}, []int64{4, 5}},
 		"no object": {Filter{Object: "x"}, nil},
@@ -300,44 +322,82 @@ func TestListPages(t *testing.T) {
 	}
 }
 
-// Processes that write at once make one chain.
-func TestProcessesSideBySide(t *testing.T) {
-	l, home := newLog(t)
-	var begin, wait []func()
-	for range processes {
-		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), childVariable+"="+home)
-		said := &strings.Builder{}
-		cmd.Stderr = said
-		in, err := cmd.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		begin = append(begin, func() {
-			if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-				t.Errorf("%q, %v", line, err)
-			}
-			fmt.Fprintln(in)
-		})
-		wait = append(wait, func() {
-			if err := cmd.Wait(); err != nil {
-				t.Errorf("%v: %s", err, said)
-			}
-		})
+// Search looks through a bounded number of rows, and says where to go on.
+func TestSearchGoesOn(t *testing.T) {
+	l, _ := newLog(t)
+	const most, total = 500, 900
+	records := make([]Record, total)
+	for i := range records {
+		records[i] = Record{Action: NetworkName, Decision: store.Denied, Object: fmt.Sprint(i + 1)}
 	}
-	for _, f := range append(begin, wait...) {
-		f()
+	if err := l.Append(t.Context(), records...); err != nil {
+		t.Fatal(err)
+	}
+	for name, f := range map[string]Filter{"first": {Object: "3"}, "last": {Object: fmt.Sprint(total - 2)}, "none": {Object: "x"}} {
+		for _, newest := range []bool{false, true} {
+			f, pages, found := f, 0, 0
+			for f.Newest = newest; ; pages++ {
+				rows, next, err := l.search(t.Context(), f, most)
+				if err != nil || pages > 2 {
+					t.Fatalf("%s: page %d, %v", name, pages, err)
+				}
+				found += len(rows)
+				if next == 0 {
+					break
+				}
+				if f.After = next; newest {
+					f.After, f.Before = 0, next
+				}
+			}
+			if want := map[bool]int{true: 1}[f.Object != "x"]; found != want || pages != 1 {
+				t.Errorf("%s, newest %v: found %d, after %d pages", name, newest, found, pages)
+			}
+		}
+	}
+	// All pages together are all rows, each once.
+	for _, newest := range []bool{false, true} {
+		seen, f := 0, Filter{Limit: 99, Newest: newest}
+		for {
+			rows, next, err := l.search(t.Context(), f, most)
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen += len(rows)
+			if next == 0 {
+				break
+			}
+			if f.After = next; newest {
+				f.After, f.Before = 0, next
+			}
+		}
+		if seen != total {
+			t.Errorf("newest %v: %d rows of %d", newest, seen, total)
+		}
+	}
+	if _, _, err := l.Search(t.Context(), Filter{Text: strings.Repeat("a", 1<<20)}); err == nil {
+		t.Error("a text of any length is searched for")
+	}
+}
+
+// No row has a context key, wherever it was; and no text without bound.
+func TestNoKeysInRows(t *testing.T) {
+	l, _ := newLog(t)
+	const secret = "AbCdEf0123456789-_"
+	text := "with rctx_" + secret + "."
+	r := Record{Caller: text, Action: text, Object: text, Decision: store.Denied, RunID: text, SandboxID: text, Rule: text, Reason: text, Detail: json.RawMessage(`{"a":"` + text + `"}`)}
+	long := Record{Action: "a", Decision: store.Denied, Reason: strings.Repeat("é", 10_000)}
+	if err := l.Append(t.Context(), r, long); err != nil {
+		t.Fatal(err)
 	}
 	rows, err := l.List(t.Context(), Filter{})
-	if err != nil || len(rows) != processes*rounds*2 {
-		t.Errorf("%d rows, %v; want %d", len(rows), err, processes*rounds*2)
+	if err != nil || len(rows) != 2 {
+		t.Fatal(err)
+	}
+	if said := fmt.Sprintf("%+v %s", rows[0], rows[0].Detail); strings.Contains(said, secret) || !strings.Contains(rows[0].Reason, "with rctx_….") {
+		t.Error(said)
+	}
+	if len(rows[1].Reason) > mostRowText || len(rows[1].Reason) < mostRowText-10 {
+		t.Errorf("the reason has %d bytes", len(rows[1].Reason))
 	}
 	if err := verify(t, l); err != nil {
 		t.Error(err)
