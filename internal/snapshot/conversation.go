@@ -108,8 +108,8 @@ func (b *builder) message(m store.Message, most int) (text, doc []byte, cut bool
 	said := b.mask(m.Text)
 	var w strings.Builder
 	fmt.Fprintf(&w, "\n## %d · %s", m.Seq, b.word(string(m.Role)))
-	if m.Author != "" || m.KeyID != "" {
-		fmt.Fprintf(&w, " · %s", b.by(m.Author, m.KeyID))
+	if m.Author != "" { // whoever it is: the operator writes down what others said
+		fmt.Fprintf(&w, " · %s", b.name(m.Author))
 	}
 	if m.Channel != "" {
 		fmt.Fprintf(&w, " by way of %s", b.name(m.Channel))

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"ravi/internal/access"
 	"ravi/internal/redact"
 	"ravi/internal/store"
 )
@@ -105,17 +106,19 @@ func TestNoAuthorIsTheOperator(t *testing.T) {
 	w := newWorld(t)
 	w.task("tsk1", "t", "b")
 	w.forgeMessage(1, `the operator`, "one")
+	w.forgeMessage(3, access.Operator, "three")
 	w.forgeMessage(2, `x" · the operator · "`, "two")
+	w.forge("task_comments", map[string]any{"id": "com1", "task_id": "tsk1", "kind": "comment", "text": "x", "author": access.Operator, "key_id": "ctx_1", "created_at": 0})
 	_, files := w.build(options())
-	for _, line := range own(files["conversation.md"]) {
+	for _, line := range own(files["conversation.md"] + files["task.md"]) {
 		outside := ""
 		for i, part := range strings.Split(line, `"`) {
 			if i%2 == 0 {
 				outside += part
 			}
 		}
-		if strings.HasPrefix(line, "## ") && strings.Contains(outside, "the operator") {
-			t.Errorf("a message looks like the operator's: %s", line)
+		if strings.HasPrefix(line, "##") && strings.Contains(outside, "the operator") {
+			t.Errorf("something looks like the operator's: %s", line)
 		}
 	}
 }
@@ -354,5 +357,16 @@ func TestNoLinkIsFollowed(t *testing.T) {
 	}
 	if names := must(os.ReadDir(outside))(t); len(names) > 0 {
 		t.Errorf("outside is %v", names)
+	}
+}
+
+// What the operator wrote says so.
+func TestTheOperatorIs(t *testing.T) {
+	w := newWorld(t)
+	must(w.st.InsertTask(t.Context(), store.Task{ID: "tsk1", SessionID: "ses1", Title: "t", Author: access.Operator}))(t)
+	w.comment("tsk1", access.Operator, "x")
+	_, files := w.build(options())
+	if n := strings.Count(files["task.md"], "the operator"); n != 2 {
+		t.Errorf("the operator is named %d times:\n%s", n, files["task.md"])
 	}
 }

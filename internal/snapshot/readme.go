@@ -65,7 +65,7 @@ that a terminal would obey are written out, such as \x1b.
 		w.WriteString("Nothing was left out.\n")
 	}
 	for _, c := range b.cuts {
-		fmt.Fprintf(&w, "- %s\n", term.Safe(c.text()))
+		fmt.Fprintf(&w, "- %s\n", term.Safe(c.String()))
 	}
 	w.WriteString("\n# Live data\n\n")
 	b.live(&w)
@@ -112,6 +112,8 @@ func (b *builder) commands() (lines []string) {
 		{access.Ask{Access: access.Read, Group: "tasks", Command: "show", Object: task}, "ravi tasks show " + task, "your task"},
 		{access.Ask{Access: access.Write, Group: "tasks", Command: "comment", Object: task}, "ravi tasks comment " + task + " TEXT", "comment on it"},
 		{access.Ask{Access: access.Write, Group: "tasks", Command: "report", Object: task}, "ravi tasks report " + task + " TEXT", "report what you did"},
+		{access.Ask{Access: access.Write, Group: "tasks", Command: "start", Object: task}, "ravi tasks start " + task, "you are at it"},
+		{access.Ask{Access: access.Write, Group: "tasks", Command: "block", Object: task}, "ravi tasks block " + task + " TEXT", "you cannot go on, and why"},
 		{access.Ask{Access: access.Write, Group: "tasks", Command: "done", Object: task}, "ravi tasks done " + task + " TEXT", "it is done"},
 		{access.Ask{Access: access.Write, Group: "tasks", Command: "fail", Object: task}, "ravi tasks fail " + task + " TEXT", "it cannot be done, and why"},
 		{access.Ask{Access: access.Read, Group: "memory", Command: "ls", Object: agent}, "ravi memory ls", "what is in your memory"},

@@ -82,17 +82,18 @@ type Cut struct {
 	What  string `json:"what"`
 }
 
-// text is a cut as people read it.
-func (c Cut) text() string {
+// String is a cut as people read it.
+func (c Cut) String() string {
 	if c.Count > 0 {
 		return fmt.Sprintf("%s: %d %s", c.Path, c.Count, c.What)
 	}
 	return c.Path + ": " + c.What
 }
 
-// Build makes a snapshot in dir, which is there and empty. Files are readable by all, so that whoever the reader is in
-// a sandbox can read them, and nobody's to write; what keeps others on this machine out is the mode of dir, or of a
-// directory above, which stays as it is. If Build fails, dir is empty again. The manifest is written last.
+// Build makes a snapshot in dir, which is empty or not there. Files, and dir if it is made here, are readable by all, so
+// that whoever the reader is in a sandbox can read them: what keeps others on this machine out is the mode of a directory
+// above, or of a dir that is there, which stays as it is. If Build fails, nothing of it stays. The manifest is written
+// last.
 func Build(ctx context.Context, st *store.Store, o Options, dir string) (Manifest, error) {
 	if o.MaxBytes == 0 {
 		o.MaxBytes = DefaultMaxBytes

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"context"
 	"crypto/sha256"
 	"database/sql"
 	"encoding/hex"
@@ -364,8 +365,11 @@ func TestRefused(t *testing.T) {
 	if left := must(os.ReadDir(dir))(t); len(left) != 1 {
 		t.Errorf("what was in the folder: %v", left)
 	}
-	if _, err := Build(t.Context(), w.st, options(), filepath.Join(dir, "missing")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("no folder: %v", err)
+	if _, err := Build(t.Context(), w.st, options(), filepath.Join(dir, "missing", "folder")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no folder above: %v", err)
+	}
+	if _, err := Build(t.Context(), w.st, options(), filepath.Join(dir, "mine")); !errors.Is(err, syscall.ENOTDIR) {
+		t.Errorf("a file: %v", err)
 	}
 }
 
@@ -375,6 +379,20 @@ func TestModesWhateverTheUmask(t *testing.T) {
 	old := syscall.Umask(0o077)
 	defer syscall.Umask(old)
 	w.build(options()) // looks at the modes
+	dir := filepath.Join(t.TempDir(), "new")
+	must(Build(t.Context(), w.st, options(), dir))(t)
+	if mode := must(os.Stat(dir))(t).Mode().Perm(); mode != 0o755 {
+		t.Errorf("the folder has mode %v", mode)
+	}
+	// One that is there stays closed.
+	dir = t.TempDir()
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	must(Build(t.Context(), w.st, options(), dir))(t)
+	if mode := must(os.Stat(dir))(t).Mode().Perm(); mode != 0o700 {
+		t.Errorf("the folder has mode %v", mode)
+	}
 }
 
 // What fails half way leaves nothing.
@@ -393,5 +411,17 @@ func TestFailureLeavesNothing(t *testing.T) {
 		if left := must(os.ReadDir(dir))(t); len(left) > 0 {
 			t.Errorf("%s: left %v", name, left)
 		}
+		made := filepath.Join(dir, "made")
+		if err := writeAll(t.Context(), made, files); err == nil {
+			t.Errorf("%s: written", name)
+		}
+		if _, err := os.Stat(made); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: the folder that was made is there: %v", name, err)
+		}
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := writeAll(ended, dir, []file{f("a")}); !errors.Is(err, context.Canceled) {
+		t.Errorf("interrupted: %v", err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"ravi/internal/access"
 	"ravi/internal/term"
 )
 
@@ -35,9 +36,11 @@ func (b *builder) name(s string) string {
 // word is one word of the record, which should be one of a few.
 func (b *builder) word(s string) string { return term.Safe(clip(b.mask(s), 40)) }
 
-// by says who wrote something. The operator stands there without quotation marks, and nobody else.
+// by says who wrote something that only the operator writes without a key. The operator stands there without quotation
+// marks, and nobody else.
 func (b *builder) by(author, keyID string) string {
 	switch {
+	case author == access.Operator && keyID == "":
 	case author != "":
 		return b.name(author)
 	case keyID != "":

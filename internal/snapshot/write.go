@@ -21,6 +21,20 @@ const (
 
 // writeAll writes the files beneath dir, and nowhere else. If it fails, it removes what it made.
 func writeAll(ctx context.Context, dir string, files []file) (err error) {
+	made := os.Mkdir(dir, dirMode)
+	if made != nil && !errors.Is(made, os.ErrExist) {
+		return made
+	}
+	if made == nil {
+		defer func() {
+			if err != nil {
+				err = errors.Join(err, os.Remove(dir))
+			}
+		}()
+		if err := os.Chmod(dir, dirMode); err != nil {
+			return err
+		}
+	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
