@@ -106,9 +106,10 @@ func (c *Command) check(ctx context.Context, env *Env, in any) (object string, e
 
 // denied is a refusal as it is told.
 func denied(err error) error {
-	return &Error{Code: CodeDenied, Message: err.Error(), Status: http.StatusForbidden, Exit: ExitFailed, Err: err,
-		Hint: "ask whoever issued the key for one that may: ravi context whoami shows what this one holds"}
+	return &Error{Code: CodeDenied, Message: err.Error(), Status: http.StatusForbidden, Exit: ExitFailed, Err: err, Hint: deniedHint}
 }
+
+const deniedHint = "ask whoever issued the key for one that may: ravi context whoami shows what this one holds"
 
 // Denied is the refusal of a handler that looked closer than the access check can.
 func Denied(err error) error { return denied(err) }

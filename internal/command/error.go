@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 
+	"ravi/internal/access"
 	"ravi/internal/config"
 	"ravi/internal/store"
 )
@@ -70,6 +71,8 @@ func AsError(err error) *Error {
 	switch {
 	case errors.As(err, &hinted):
 		told.Code, told.Hint = CodeConfig, hinted.Hint
+	case errors.Is(err, access.ErrDenied):
+		told.Code, told.Status, told.Hint = CodeDenied, http.StatusForbidden, deniedHint
 	case errors.Is(err, store.ErrNotFound):
 		told.Code, told.Status = CodeNotFound, http.StatusNotFound
 	case errors.Is(err, store.ErrAmbiguous):

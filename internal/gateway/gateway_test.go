@@ -81,7 +81,7 @@ func TestCalls(t *testing.T) {
 	if r := w.call("", full, "notes/print", "", "Accept", "text/plain"); r.body == "" || !strings.HasPrefix(r.body, "said ctx_") || r.header.Get(ExitHeader) != "3" {
 		t.Errorf("as text: %q, exit %q", r.body, r.header.Get(ExitHeader))
 	}
-	if r := w.call("", full, "notes/ls", `{"long_text":"`+strings.Repeat("x", 3<<20)+`"}`); r.status != 413 || r.Error.Code != "TOO_LARGE" {
+	if r := w.call("", full, "notes/ls", `{"long_text":"`+strings.Repeat("x", 3<<20)+`"}`, "Expect", "100-continue"); r.status != 413 || r.Error.Code != "TOO_LARGE" {
 		t.Errorf("3 MB: %d %s", r.status, r.body)
 	}
 }

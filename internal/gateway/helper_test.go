@@ -173,7 +173,7 @@ type reply struct {
 // do sends a request: over the socket without a host in to, else to that address.
 func (w *world) do(method, to, path, token, body string, header ...string) reply {
 	w.t.Helper()
-	transport := &http.Transport{DisableKeepAlives: true}
+	transport := &http.Transport{DisableKeepAlives: true, ExpectContinueTimeout: time.Minute}
 	host := to
 	if to == "" {
 		host = "localhost"

@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"ravi/internal/access"
@@ -40,6 +42,9 @@ type Streams struct {
 	// Runs is the directory with the folders of runs.
 	Runs string
 
+	// The numbers of the last event and the last audit row, as far as looked: a listener who heard them need not read.
+	eventsEnd, auditEnd atomic.Int64
+
 	mu        sync.Mutex
 	listeners int
 	changed   chan struct{} // closed when something was written
@@ -52,6 +57,8 @@ type Streams struct {
 type feed interface {
 	// next gives what comes after a position, at most a page; done says that nothing more will come.
 	next(ctx context.Context, after int64) (items []item, done bool, err error)
+	// news says whether there may be something after a position.
+	news(after int64) bool
 	// end is the position at which somebody starts who names none.
 	end(ctx context.Context) (int64, error)
 }
@@ -118,8 +125,16 @@ func (s *Streams) look(ctx context.Context, w *store.Watcher, over chan struct{}
 			return
 		case <-tick.C:
 		}
-		if changed, err := w.Changed(ctx); err == nil && !changed {
+		changed, err := w.Changed(ctx)
+		if err == nil && !changed {
 			continue
+		}
+		for end, of := range map[*atomic.Int64]func(context.Context) (int64, error){&s.eventsEnd: s.Store.EventsEnd, &s.auditEnd: s.Store.AuditEnd} {
+			n, err := of(ctx)
+			if err != nil {
+				n = math.MaxInt64 // each looks for itself, and says what is wrong
+			}
+			end.Store(n)
 		}
 		s.mu.Lock()
 		close(s.changed)
@@ -219,17 +234,24 @@ func (s *Streams) serve(ctx context.Context, w http.ResponseWriter, who caller, 
 	if !flush() {
 		return
 	}
+	defer func() {
+		if errors.Is(context.Cause(ctx), guard.ErrShutdown) {
+			goodbye("the daemon stops")
+		}
+	}()
 	ping, recheck := time.NewTicker(pingEvery), time.NewTicker(recheckEvery)
 	defer ping.Stop()
 	defer recheck.Stop()
-	for {
+	for first := true; ; first = false {
 		changed := s.change() // asked for before reading: what is written in between is not missed
 		// A key is looked at before anything is shown that happened since.
 		if err := s.still(ctx, who); err != nil {
-			goodbye(err.Error())
+			if ctx.Err() == nil {
+				goodbye(err.Error())
+			}
 			return
 		}
-		for {
+		for first || f.news(at) {
 			items, done, err := f.next(ctx, at)
 			if err != nil {
 				if ctx.Err() == nil {
@@ -264,9 +286,6 @@ func (s *Streams) serve(ctx context.Context, w http.ResponseWriter, who caller, 
 		for {
 			select {
 			case <-ctx.Done():
-				if errors.Is(context.Cause(ctx), guard.ErrShutdown) {
-					goodbye("the daemon stops")
-				}
 				return
 			case <-changed:
 				break wait
@@ -342,6 +361,8 @@ func visible(c access.Caller, e store.Event) bool {
 	return group != "" && c.Check(access.Ask{Access: access.Read, Group: group, Command: "show", Object: e.Object}) == nil
 }
 
+func (f eventsFeed) news(after int64) bool { return f.eventsEnd.Load() > after }
+
 func (f eventsFeed) end(ctx context.Context) (int64, error) { return f.Store.EventsEnd(ctx) }
 
 func (f eventsFeed) next(ctx context.Context, after int64) (items []item, done bool, err error) {
@@ -359,6 +380,8 @@ func (f eventsFeed) next(ctx context.Context, after int64) (items []item, done b
 // auditFeed is the audit.
 type auditFeed struct{ *Streams }
 
+func (f auditFeed) news(after int64) bool { return f.auditEnd.Load() > after }
+
 func (f auditFeed) end(ctx context.Context) (int64, error) { return f.Store.AuditEnd(ctx) }
 
 func (f auditFeed) next(ctx context.Context, after int64) (items []item, done bool, err error) {
@@ -375,6 +398,8 @@ type runFeed struct {
 	id, dir string
 	foreign bool // who listens has no business with paths of this machine
 }
+
+func (f runFeed) news(int64) bool { return true } // a file tells nobody that it grew
 
 func (f runFeed) end(context.Context) (int64, error) { return 0, nil } // a run is heard from its start
 
