@@ -30,6 +30,8 @@ type Config struct {
 	Tools Tools `json:"tools"`
 	// Net is the block network: what the operator decided for every sandbox.
 	Net strictjson.Raw `json:"network"`
+	// Audit says where the head of the audit is.
+	Audit Audit `json:"audit"`
 
 	path string
 }
@@ -37,6 +39,13 @@ type Config struct {
 // Tools holds the settings of what agents work with.
 type Tools struct {
 	Sandbox strictjson.Raw `json:"sandbox"`
+}
+
+// Audit is the block audit.
+type Audit struct {
+	// Head is the file that holds the newest hash of the audit, best on another disk; relative means beneath the home,
+	// empty is audit.head there.
+	Head string `json:"head"`
 }
 
 // HintError is a refusal with the command or edit that mends it.
