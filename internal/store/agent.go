@@ -104,7 +104,7 @@ func (s *Store) UpdateAgent(ctx context.Context, id string, change func(*Agent) 
 			return err
 		}
 		a.UpdatedAt = Now()
-		if err := agents.update(ctx, tx, &a); err != nil {
+		if err := agents.set(ctx, tx, &a); err != nil {
 			return err
 		}
 		return happened(ctx, tx, EventAgentChanged, id, "", nil)

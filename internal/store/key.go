@@ -264,7 +264,7 @@ func revoke(ctx context.Context, tx *sql.Tx, chosen, value, reason string) ([]st
 	ids, now := []string{}, Now()
 	for _, k := range found {
 		k.RevokedAt, k.Reason = &now, reason
-		if err := keys.update(ctx, tx, &k); err != nil {
+		if err := keys.set(ctx, tx, &k); err != nil {
 			return nil, err
 		}
 		if err := happened(ctx, tx, EventKeyRevoked, k.ID, k.RunID, data{"reason": reason}); err != nil {
@@ -300,7 +300,7 @@ func (s *Store) ExtendKey(ctx context.Context, id string, until time.Time) (Key,
 			return nil
 		}
 		k.ExpiresAt = until
-		return keys.update(ctx, tx, &k)
+		return keys.set(ctx, tx, &k)
 	})
 	return k, err
 }

@@ -68,7 +68,7 @@ func (s *Store) EndLease(ctx context.Context, id, reason string) (Lease, error) 
 		}
 		now := Now()
 		l.EndedAt, l.Reason = &now, reason
-		if err := leases.update(ctx, tx, &l); err != nil {
+		if err := leases.set(ctx, tx, &l); err != nil {
 			return err
 		}
 		return happened(ctx, tx, EventLeaseEnded, l.ID, l.RunID, data{"secret": l.Secret, "reason": reason})

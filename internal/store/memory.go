@@ -159,7 +159,7 @@ func (s *Store) DecideMemory(ctx context.Context, id string, approve bool, by st
 			}
 		}
 		m.DecidedAt, m.DecidedBy = &at, by
-		if err := memory.update(ctx, tx, &m); err != nil {
+		if err := memory.set(ctx, tx, &m); err != nil {
 			return err
 		}
 		return happened(ctx, tx, EventMemoryDecided, m.AgentID, m.RunID, memoryData(m))

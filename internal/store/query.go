@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"modernc.org/sqlite"
@@ -80,9 +81,9 @@ func (t table[T]) insert(ctx context.Context, tx *sql.Tx, record *T) error {
 	return t.failed(*record, err)
 }
 
-// update stores a record that is there, whole. The id is left out: to set it, to what it is, would have SQLite look at
+// set stores a record that is there, whole. The id is left out: to set it, to what it is, would have SQLite look at
 // every row that refers to it.
-func (t table[T]) update(ctx context.Context, tx *sql.Tx, record *T) error {
+func (t table[T]) set(ctx context.Context, tx *sql.Tx, record *T) error {
 	args, err := t.args(record)
 	if err != nil {
 		return err
@@ -90,6 +91,16 @@ func (t table[T]) update(ctx context.Context, tx *sql.Tx, record *T) error {
 	rest := strings.TrimPrefix(t.columns, "id, ")
 	_, err = tx.ExecContext(ctx, `UPDATE `+t.name+` SET (`+rest+`) = (`+marks(len(args)-1)+`) WHERE id = ?`, append(args[1:], args[0])...)
 	return t.failed(*record, err)
+}
+
+// update stores a record unless it is as it was: its args before somebody changed it, who may have changed it in place.
+func (t table[T]) update(ctx context.Context, tx *sql.Tx, was []any, record *T) (changed bool, err error) {
+	is, err := t.args(record)
+	if err != nil || slices.Equal(was, is) {
+		return false, err
+	}
+	err = t.set(ctx, tx, record)
+	return err == nil, err
 }
 
 func (t table[T]) failed(record T, err error) error {

@@ -122,6 +122,10 @@ func (s *Store) UpdateRun(ctx context.Context, id string, change func(*Run) erro
 		if err != nil {
 			return err
 		}
+		was, err := runs.args(&before)
+		if err != nil {
+			return err
+		}
 		r = before
 		if err := change(&r); err != nil {
 			return err
@@ -139,7 +143,7 @@ func (s *Store) UpdateRun(ctx context.Context, id string, change func(*Run) erro
 		if r.Status.Final() && r.EndedAt == nil {
 			r.EndedAt = &now
 		}
-		if err := runs.update(ctx, tx, &r); err != nil {
+		if changed, err := runs.update(ctx, tx, was, &r); !changed {
 			return err
 		}
 		return happened(ctx, tx, EventRunChanged, id, id, data{"status": r.Status, "reason": r.Reason})

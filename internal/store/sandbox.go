@@ -147,11 +147,16 @@ func checkSandboxName(ctx context.Context, tx *sql.Tx, b Sandbox) error {
 
 // UpdateSandbox changes the record of one sandbox, found by its full id: change sees the record as it is now, and
 // nobody else writes until it is stored. What is over stays over: a change back to life is refused with ErrFinal,
-// and the moment of the end is filled in. An error from change leaves the record as it was.
+// and the moment of the end is filled in. An error from change leaves the record as it was. What changes
+// nothing is not written, and nobody is told.
 func (s *Store) UpdateSandbox(ctx context.Context, id string, change func(*Sandbox) error) (Sandbox, error) {
 	var b Sandbox
 	err := s.tx(ctx, func(tx *sql.Tx) error {
 		before, err := sandboxes.get(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		was, err := sandboxes.args(&before)
 		if err != nil {
 			return err
 		}
@@ -174,7 +179,7 @@ func (s *Store) UpdateSandbox(ctx context.Context, id string, change func(*Sandb
 				return err
 			}
 		}
-		if err := sandboxes.update(ctx, tx, &b); err != nil {
+		if changed, err := sandboxes.update(ctx, tx, was, &b); !changed {
 			return err
 		}
 		return happened(ctx, tx, EventSandboxChanged, id, b.RunID, data{"seen": b.Seen, "desired": b.Desired, "reason": b.Reason})

@@ -99,7 +99,7 @@ func (s *Store) UpdateSession(ctx context.Context, id string, change func(*Sessi
 			return err
 		}
 		c.UpdatedAt = Now()
-		if err := sessions.update(ctx, tx, &c); err != nil {
+		if err := sessions.set(ctx, tx, &c); err != nil {
 			return err
 		}
 		return happened(ctx, tx, EventSessionChanged, id, "", data{"open": c.ClosedAt == nil})
@@ -218,7 +218,7 @@ func (s *Store) AppendMessage(ctx context.Context, m Message) (Message, error) {
 			return err
 		}
 		session.UpdatedAt = Now()
-		if err := sessions.update(ctx, tx, &session); err != nil {
+		if err := sessions.set(ctx, tx, &session); err != nil {
 			return err
 		}
 		return happened(ctx, tx, EventSessionMessage, m.SessionID, m.RunID, data{"seq": m.Seq, "role": m.Role})

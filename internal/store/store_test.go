@@ -41,7 +41,7 @@ func TestSandboxRoundTrip(t *testing.T) {
 	}
 	later := time.Date(2031, 2, 3, 4, 5, 6, 7_000_000, time.UTC)
 	want := Sandbox{
-		RunID: run.ID, Backend: "gvisor", Image: "host", Workspace: "/a b\n'\"", Owner: procid.ID{PID: 1, Start: 1 << 63},
+		Name: "box", CreatedBy: "operator", RunID: run.ID, Backend: "gvisor", Image: "host", Workspace: "/a b\n'\"", Owner: procid.ID{PID: 1, Start: 1 << 63},
 		Keeper: procid.ID{PID: 3, Start: 4}, Dir: "/d", Cgroups: []string{"/sys/fs/cgroup/x"}, UIDBase: 1<<32 - 1,
 		Limits: Limits{CPUs: 1.5, MemoryMiB: 2048, DiskMiB: 4096, Pids: 512}, CreatedAt: later, StartedAt: &later,
 	}
@@ -71,7 +71,8 @@ func TestRunRoundTrip(t *testing.T) {
 	code := 0
 	want := Run{
 		Command: []string{"sh", "-c", "a\nb"}, Repo: "/r", Base: "abc", Task: "do it", Dir: "/runs/1",
-		SandboxID: box.ID, Patch: &Patch{Files: 1, Insertions: 2, Deletions: 3, Bytes: 4, SHA256: "x", Applies: true},
+		SandboxID: box.ID, AgentID: "agt1", SessionID: "ses1", TaskID: "tsk1", CreatedBy: "ctx_a", Owner: procid.ID{PID: 5, Start: 1 << 63},
+		Patch: &Patch{Files: 1, Insertions: 2, Deletions: 3, Bytes: 4, SHA256: "x", Applies: true},
 	}
 	got, err := s.InsertRun(ctx, want)
 	if err != nil {
@@ -365,4 +366,84 @@ func databaseDir(t *testing.T, s *Store) string {
 		t.Fatal(err)
 	}
 	return filepath.Dir(file)
+}
+
+func TestListRuns(t *testing.T) {
+	s, ctx := newStore(t), t.Context()
+	start := Now()
+	for i, r := range []Run{
+		{ID: "run1", AgentID: "agt1", SessionID: "ses1", TaskID: "tsk1", CreatedBy: "operator", Status: RunSucceeded},
+		{ID: "run2", AgentID: "agt1", SessionID: "ses2", TaskID: "tsk1", CreatedBy: "ctx_a"},
+		{ID: "run3", AgentID: "agt2", SessionID: "ses2", TaskID: "tsk2", CreatedBy: "ctx_a", Status: RunRunning},
+		{ID: "run4", CreatedBy: "ctx_a", Status: RunFailed},
+	} {
+		r.CreatedAt = start.Add(time.Duration(i/2) * time.Second) // two at one moment
+		if _, err := s.InsertRun(ctx, r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, c := range map[string]struct {
+		filter RunFilter
+		want   string
+	}{
+		"all": {RunFilter{}, "run4 run3 run2 run1"}, "live": {RunFilter{Live: true}, "run3 run2"}, "limit": {RunFilter{Limit: 1}, "run4"},
+		"page": {RunFilter{Before: "run4", Limit: 1}, "run3"}, "next": {RunFilter{Before: "run3"}, "run2 run1"}, "last": {RunFilter{Before: "run1"}, ""},
+		"agent": {RunFilter{AgentID: "agt1"}, "run2 run1"}, "session": {RunFilter{SessionID: "ses2"}, "run3 run2"}, "task": {RunFilter{TaskID: "tsk2"}, "run3"},
+		"creator": {RunFilter{CreatedBy: "ctx_a", Live: true}, "run3 run2"}, "creator, page": {RunFilter{CreatedBy: "ctx_a", Before: "run3"}, "run2"},
+		"ids": {RunFilter{IDs: []string{"run1", "run4", "run9", "run"}}, "run4 run1"}, "no ids": {RunFilter{IDs: []string{}}, ""},
+	} {
+		found, err := s.ListRuns(ctx, c.filter)
+		var ids []string
+		for _, r := range found {
+			ids = append(ids, r.ID)
+		}
+		if got := strings.Join(ids, " "); err != nil || got != c.want || found == nil {
+			t.Errorf("%s: got %q, %v; want %q", name, got, err, c.want)
+		}
+		if c.filter.Limit == 0 && c.filter.Before == "" {
+			if n, err := s.CountRuns(ctx, c.filter); err != nil || n != len(found) {
+				t.Errorf("%s: counted %d, %v", name, n, err)
+			}
+		}
+	}
+	if _, err := s.ListRuns(ctx, RunFilter{Before: "run9"}); !errors.Is(err, ErrNotFound) {
+		t.Errorf("before an unknown one: %v", err)
+	}
+	if _, err := s.UpdateRun(ctx, "run2", func(r *Run) error { r.CreatedBy = "operator"; return nil }); err == nil {
+		t.Error("the creator was changed")
+	}
+	if _, err := s.InsertRun(ctx, Run{ID: "run1"}); !errors.Is(err, ErrExists) {
+		t.Errorf("an id again: %v", err)
+	}
+}
+
+// What changes nothing is not written; what is changed in place is.
+func TestUpdateOfNothing(t *testing.T) {
+	s, ctx := newStore(t), t.Context()
+	box, err := s.InsertSandbox(ctx, Sandbox{Backend: "gvisor", Cgroups: []string{"a"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run, err := s.InsertRun(ctx, Run{Command: []string{"a"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{
+		second(s.UpdateSandboxState(ctx, box.ID, SeenEnded, "done")), second(s.UpdateSandboxState(ctx, box.ID, SeenEnded, "done")),
+		second(s.UpdateSandbox(ctx, box.ID, func(b *Sandbox) error { b.Cgroups[0] = "b"; return nil })),
+		second(s.UpdateRun(ctx, run.ID, func(*Run) error { return nil })),
+		second(s.UpdateRun(ctx, run.ID, func(r *Run) error { r.Command[0] = "b"; return nil })),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventsOf(t, s, EventSandboxChanged, 2)
+	eventsOf(t, s, EventRunChanged, 1)
+	if stored, err := s.Sandbox(ctx, box.ID); err != nil || stored.Cgroups[0] != "b" {
+		t.Errorf("stored: %+v, %v", stored, err)
+	}
+	if stored, err := s.Run(ctx, run.ID); err != nil || stored.Command[0] != "b" {
+		t.Errorf("stored: %+v, %v", stored, err)
+	}
 }

@@ -133,7 +133,7 @@ func (s *Store) UpdateTask(ctx context.Context, id string, change func(*Task) er
 			return err
 		}
 		t.UpdatedAt = Now()
-		if err := tasks.update(ctx, tx, &t); err != nil {
+		if err := tasks.set(ctx, tx, &t); err != nil {
 			return err
 		}
 		return happened(ctx, tx, EventTaskChanged, id, "", data{"status": t.Status})
@@ -187,7 +187,7 @@ func (s *Store) SetTaskStatus(ctx context.Context, id string, status TaskStatus,
 			now := t.UpdatedAt
 			t.EndedAt = &now
 		}
-		if err := tasks.update(ctx, tx, &t); err != nil {
+		if err := tasks.set(ctx, tx, &t); err != nil {
 			return err
 		}
 		if err := addComment(ctx, tx, &by); err != nil {
