@@ -16,6 +16,7 @@ import (
 func (s *Sandbox) onHost(dir string) {
 	s.user = host.User()
 	s.root = filepath.Join(dir, host.WorkspaceDir)
+	s.servicesDir = filepath.Join(dir, host.ServicesDir)
 	env, _ := host.Environment(os.Environ()) // the backend tells what is withheld
 	s.env = map[string]string{}
 	for name, value := range env {

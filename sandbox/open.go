@@ -57,8 +57,9 @@ type Sandbox struct {
 	serviceNames []string
 	visits       *visits // nil without services
 
-	closeOnce sync.Once
-	closeErr  error
+	closeOnce   sync.Once
+	servicesDir string // where they listen; host backend only
+	closeErr    error
 }
 
 // Info describes a sandbox that is about to be made, for a Recorder.
@@ -218,7 +219,7 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (*S
 		ID: sb.ID, Dir: dir, Home: o.home, Image: cfg.Image,
 		CPUs: cfg.CPUs, Memory: int64(cfg.MemoryMiB) << 20, Disk: disk << 30, Processes: MaxProcesses,
 		Mounts: append(mounts, o.mounts...), Network: net, RootsFile: os.Getenv("SSL_CERT_FILE"), ProxyAuthFile: out.authFile,
-		Grace: o.grace, Checkpoint: o.checkpoint,
+		Grace: o.grace, Checkpoint: o.checkpoint, Sealed: sb.sealed(),
 	})
 	if err != nil {
 		_ = os.RemoveAll(dir) // nothing was made yet
@@ -236,7 +237,7 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (*S
 		err = sb.setUpNetwork(create, o.netEvents, before.Names)
 	}
 	if err == nil && len(o.services) > 0 {
-		sb.visits, err = receive(create, sb.inst.DialEvents, o.services)
+		sb.visits, err = sb.serve(create, o.services)
 	}
 	if err == nil && sb.record != nil {
 		err = sb.record.Created(ctx, sb.ID, sb.inst.PID())

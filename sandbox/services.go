@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"ravi/internal/backend"
 	"ravi/internal/network"
 )
 
@@ -24,6 +23,10 @@ type Service func(ctx context.Context, conn net.Conn)
 // WithService has the sandbox's processes reach serve at NAME.ravi.internal, on any
 // port, whatever AllowNet says. On port 443 they speak TLS, which is ended before.
 // No port is opened anywhere: the connection goes through the sandbox's own gateway.
+//
+// On the host backend it also has the sandbox sealed: Ravi's own files and processes
+// are hidden from its commands, or Open fails. There the service is reached at the
+// socket that ServiceURL names.
 func WithService(name string, serve Service) Option {
 	return func(o *options) {
 		if o.services == nil {
@@ -76,15 +79,15 @@ var serviceName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}$`)
 // takeServices checks the services' names.
 func (s *Sandbox) takeServices(given map[string]Service) error {
 	for name, serve := range given {
-		switch {
-		case s.backend == BackendHost:
-			return fmt.Errorf("%w: on the host there is no gateway that services could be reached through", backend.ErrUnsupported)
-		case !serviceName.MatchString(name) || serve == nil:
+		if !serviceName.MatchString(name) || serve == nil {
 			return fmt.Errorf("%q is not a name for a service: small letters, digits and - only", name)
 		}
 		s.serviceNames = append(s.serviceNames, name)
 	}
 	slices.Sort(s.serviceNames)
+	if s.sealed() {
+		s.seal()
+	}
 	return nil
 }
 

@@ -43,6 +43,9 @@ type Spec struct {
 	RootsFile string
 	// Grace is how long the sandbox outlives its owner.
 	Grace time.Duration
+	// Sealed has the host backend hide Ravi from what runs there, or fail with
+	// ErrUnavailable. The others always do.
+	Sealed bool
 	// Checkpoint is a directory to restore the sandbox from; empty: start anew.
 	Checkpoint string
 }

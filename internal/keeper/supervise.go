@@ -224,7 +224,7 @@ func (s *supervisor) run() (reason string) {
 
 // stats is what the host sees of the sandbox.
 func (s *supervisor) stats() Stats {
-	if !s.plan.SameProcesses {
+	if !s.plan.Stays {
 		return readStats(s.plan.Cgroup)
 	}
 	return (&tree{id: s.plan.ID, root: os.Getpid()}).stats(s.relay.Process.Pid)
@@ -238,6 +238,8 @@ func (s *supervisor) wires() (net.Listener, []*os.File, error) {
 		return nil, nil, err
 	}
 	linkListener, err := listen(filepath.Join(s.plan.Dir, LinkSocket))
+	// On the host the kernel may count nothing for it. All of it descends from
+	// this process.
 	if err != nil {
 		return nil, nil, err
 	}

@@ -1,6 +1,7 @@
 // Package host runs commands on the host itself, as the user who asks. It is no
 // sandbox in the sense of the word: nothing is isolated and nothing is bounded,
-// and every one of them says so.
+// and every one of them says so. One that is sealed hides Ravi from its commands,
+// so that they are not taken for the operator, and nothing more.
 //
 // It is for what needs the host and is trusted, and for machines where nothing
 // else works. It must be asked for by name; no other backend falls back to it.
@@ -66,10 +67,12 @@ func (Backend) Create(ctx context.Context, s backend.Spec) (backend.Instance, er
 			"TMPDIR=" + filepath.Join(s.Dir, tmpDir),
 			keeper.MarkName + "=" + s.ID,
 		},
-		Dirs: []string{filepath.Join(s.Dir, tmpDir)},
+		Dirs: []string{filepath.Join(s.Dir, tmpDir), filepath.Join(s.Dir, WorkspaceDir)},
 	}
-	if len(s.Mounts) == 0 {
-		guest.Dirs = append(guest.Dirs, filepath.Join(s.Dir, WorkspaceDir))
+	if s.Sealed {
+		if err := seal(s, env["PATH"], &guest); err != nil {
+			return nil, err
+		}
 	}
 	if err := os.Mkdir(s.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("preparing the sandbox: %w", err)
@@ -87,11 +90,14 @@ func (Backend) Create(ctx context.Context, s backend.Spec) (backend.Instance, er
 		plan.RelayUID = relayID(s.ID)
 		plan.RelayGID = plan.RelayUID
 	}
+	if s.Sealed {
+		return startSealed(progs.Keeper, plan, guest.Seal.Cgroup, withheld)
+	}
 	h, err := keeper.Start(progs.Keeper, plan, nil)
 	if err != nil {
 		return nil, err
 	}
-	return &instance{h, notes(withheld)}, nil
+	return &instance{Handle: h, notes: notes(withheld)}, nil
 }
 
 // check refuses what would have to be silently left undone.
@@ -109,7 +115,7 @@ func check(s backend.Spec) error {
 			return fmt.Errorf("%w: the host backend cannot move folders: %s stays where it is, and cannot be seen at %s", backend.ErrUnsupported, m.Host, m.Guest)
 		case m.Overlay:
 			return fmt.Errorf("%w: the host backend cannot keep what is written from %s", backend.ErrUnsupported, m.Host)
-		case m.ReadOnly:
+		case m.ReadOnly && !s.Sealed:
 			return fmt.Errorf("%w: the host backend cannot make %s read-only", backend.ErrUnsupported, m.Host)
 		}
 	}
@@ -125,13 +131,17 @@ func relayID(id string) uint32 {
 // notes are what the user must know.
 func notes(withheld []string) []string {
 	out := []string{
-		"commands run on this host as " + userName() + ", with no isolation: they can read and change what " + userName() + " can, and reach the network",
+		"commands run on this host as " + userName() + ", with no isolation: they can read and change what " + userName() + " can, reach the network, and to Ravi are the operator",
 		"limits on processors, memory and disk are not enforced on the host",
 	}
-	if len(withheld) > 0 {
-		out = append(out, strings.Join(withheld, ", ")+" is not passed on, since it holds a credential")
+	return append(out, withheldNote(withheld)...)
+}
+
+func withheldNote(withheld []string) []string {
+	if len(withheld) == 0 {
+		return nil
 	}
-	return out
+	return []string{strings.Join(withheld, ", ") + " is not passed on, since it holds a credential"}
 }
 
 // userName is the caller's name, or number where that has none.
@@ -170,7 +180,8 @@ func CheckUser(name string) error {
 // instance is a keeper's handle, less what cannot be done on the host.
 type instance struct {
 	*keeper.Handle
-	notes []string
+	notes  []string
+	sealed bool
 }
 
 var _ backend.Instance = (*instance)(nil)
@@ -178,6 +189,10 @@ var _ backend.Instance = (*instance)(nil)
 // Ready waits until the guest agent is started.
 func (i *instance) Ready(ctx context.Context) ([]string, error) {
 	more, err := i.Handle.Ready(ctx)
+	var f *keeper.Failure
+	if i.sealed && errors.As(err, &f) {
+		return nil, fmt.Errorf("%w: the host's commands cannot be kept apart from Ravi here: %w", backend.ErrUnavailable, err)
+	}
 	if err != nil {
 		return nil, err
 	}

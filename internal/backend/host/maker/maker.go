@@ -2,8 +2,10 @@
 // sandbox on the host itself.
 //
 // It runs in ravi-keeper, started by the supervisor. It reads one request,
-// which only Ravi writes, and replaces itself with the guest agent. It must
-// stay small, and must not know of anything but that request.
+// which only Ravi writes, and replaces itself with the guest agent. For a sealed
+// sandbox it makes the namespaces that this one lives in, and stays beside it to
+// tell its end. It must stay small, and must not know of anything but that
+// request.
 package maker
 
 import (
@@ -11,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -21,6 +24,9 @@ import (
 // Mode is the argument that makes ravi-keeper a maker.
 const Mode = "host"
 
+// SealHint is for whoever wanted a sealed sandbox where none can be had.
+const SealHint = `use the backend "gvisor"; on the host, without these namespaces, a command is the operator`
+
 // Request is what the backend asks for.
 type Request struct {
 	// Guest is the guest agent's program, and Name what it is called.
@@ -30,6 +36,8 @@ type Request struct {
 	Env []string `json:"env"`
 	// Dirs are folders that it needs, made for the caller alone.
 	Dirs []string `json:"dirs"`
+	// Seal has it run in namespaces of its own; nil: among the host's processes.
+	Seal *Seal `json:"seal,omitempty"`
 }
 
 // The descriptors that a maker is born with: its supervisor, and the guest's end
@@ -44,12 +52,22 @@ const (
 func Run() error {
 	conn := os.NewFile(supervisorFD, "supervisor")
 	guest, err := prepare(conn)
+	var sealed *exec.Cmd
 	var reply keeper.MakerReply
+	if err == nil && guest.Seal != nil {
+		if sealed, err = guest.Seal.start(guest); err != nil {
+			reply.Hint = SealHint
+		}
+	}
 	if err != nil {
 		reply.Error = err.Error()
 	}
 	if aerr := json.NewEncoder(conn).Encode(reply); err != nil || aerr != nil {
 		return errors.Join(err, aerr)
+	}
+	if sealed != nil {
+		conn.Close()
+		return fmt.Errorf("the guest agent ended: %v", sealed.Wait())
 	}
 	// This closes the connection to the supervisor, and the copy has no mark
 	// that would close it as well.
