@@ -1,0 +1,3 @@
+package guard
+
+func playReuse(socket string) int { return 1 }
