@@ -76,13 +76,13 @@ func serve(args []string, stdout io.Writer) error {
 		Init:        true,
 		Token:       *token,
 		MemoryLimit: limit,
-		Switch:      init && os.Geteuid() == 0,
 	}
-	if init && os.Geteuid() == 0 {
+	// Where processes are known by a mark, the files are the host's own: root in
+	// there changes nothing of them.
+	if init && os.Geteuid() == 0 && os.Getenv("RAVI_SANDBOX") == "" {
+		opts.Switch = true
 		opts.RunDir = "/run/ravi"
 		opts.SpoolDir = "/run/ravi/spool"
-	}
-	if init && os.Geteuid() == 0 {
 		adoptHome()
 	}
 	stop := make(chan os.Signal, 1)

@@ -290,6 +290,15 @@ func TestAsPID1(t *testing.T) {
 	})
 }
 
+// On the host backend the file system is the host's, and nobody may put links into that.
+func TestAsPID1OnTheHostsFiles(t *testing.T) {
+	p := startPID1(t, "RAVI_SANDBOX=sbx1")
+	out, _ := p.sh(t, "root", `readlink -f /usr/bin/ravi; ravi; ls -d /run/ravi`, nil)
+	if !strings.HasPrefix(out, "/usr/bin/ravi\nnot this one\n") || !strings.Contains(out, "No such file") {
+		t.Errorf("its files: %q", out)
+	}
+}
+
 func TestArguments(t *testing.T) {
 	path := build(t)
 	for _, tc := range []struct {

@@ -245,8 +245,12 @@ func (c *client) unavailable(uncertain bool, r request, err error) *failure {
 			hint:    "look with a command that only reads before you ask for it again",
 		}
 	}
+	code := codeUnavailable
+	if c.to.own {
+		code = codeRequired
+	}
 	return &failure{
-		code: codeUnavailable, exit: ExitUnavailable,
+		code: code, exit: ExitUnavailable,
 		message: fmt.Sprintf("Ravi's gateway (%s) does not answer: %s", c.to, why),
 		hint:    "nothing was done; try again in a while, or set " + envWait + " to wait longer",
 	}

@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -228,26 +230,31 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	}
 }
 
-// The proxy's variables are read once in a process, so they are set for all of this test's.
+// The proxy's variables are read once in a process, so this is one of its own.
 func TestProxiesAreNotUsed(t *testing.T) {
-	proxy := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		t.Errorf("the proxy was asked: %s %s, %v", r.Method, r.URL, r.Header)
-	}))
-	defer proxy.Close()
-	for _, name := range []string{"HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"} {
-		t.Setenv(name, proxy.URL)
+	const mark = "RAVI_TEST_PROXY"
+	if os.Getenv(mark) == "" {
+		proxy := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			t.Errorf("the proxy was asked: %s %s, %v", r.Method, r.URL, r.Header)
+		}))
+		defer proxy.Close()
+		cmd := exec.Command(os.Args[0], "-test.run=^TestProxiesAreNotUsed$")
+		cmd.Env = append(os.Environ(), mark+"=1", "NO_PROXY=", "no_proxy=")
+		for _, name := range []string{"HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"} {
+			cmd.Env = append(cmd.Env, name+"="+proxy.URL)
+		}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+		return
 	}
-	t.Setenv("NO_PROXY", "")
-	t.Setenv("no_proxy", "")
 	// An address of this machine's never goes through a proxy, so one that is not is asked for, and led here.
-	g := &gateway{t: t, registry: registryDoc}
-	s := httptest.NewServer(g)
+	s := httptest.NewServer(&gateway{t: t, registry: registryDoc})
 	defer s.Close()
 	c := newClient(target{base: "http://" + serviceHost, key: testKey}, nil, nil)
 	defer c.close()
-	transport := c.http.Transport.(*http.Transport)
 	dialed := ""
-	transport.DialContext = func(ctx context.Context, _, address string) (net.Conn, error) {
+	c.http.Transport.(*http.Transport).DialContext = func(ctx context.Context, _, address string) (net.Conn, error) {
 		dialed = address
 		return new(net.Dialer).DialContext(ctx, "tcp", s.Listener.Addr().String())
 	}

@@ -65,6 +65,8 @@ type Program struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	Version        string
+	// Socket is the gateway's where RAVI_GATEWAY_URL does not name another; empty inside a sandbox, which has none.
+	Socket string
 
 	sleep func(context.Context, time.Duration) error // of a test
 	now   func() time.Time
@@ -92,9 +94,13 @@ func (p *Program) run(ctx context.Context, args []string) (exit int, err *failur
 	case err != nil:
 		return 0, err
 	case top.version:
-		return 0, p.print("ravi " + p.Version + " (the client inside a sandbox)\n")
+		where := " (the client inside a sandbox)"
+		if p.Socket != "" {
+			where = ""
+		}
+		return 0, p.print("ravi " + p.Version + where + "\n")
 	}
-	to, err := targetOf(p.Getenv)
+	to, err := targetOf(p.Getenv, p.Socket)
 	if err != nil {
 		if top.help && len(top.words) == 0 {
 			// Help is for those, too, who have nothing yet.

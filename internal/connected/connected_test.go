@@ -74,6 +74,10 @@ func TestAnswersThatMakeNoSense(t *testing.T) {
 	if r := ravi(t, envOf(url), "", "bench"); r.exit != 0 || r.stdout != "{\"a\":\"\uFFFD\\u202e\"}\n" {
 		t.Errorf("JSON for people: %+v", r)
 	}
+	g.answer = func(_ int, w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{\"a\":\"\x9b31m\"}") }
+	if r := ravi(t, envOf(url), "", "bench", "--json"); r.exit != 0 || r.stdout != "{\"a\":\"\uFFFD31m\"}\n" {
+		t.Errorf("JSON that is not UTF-8: %+v", r)
+	}
 }
 
 func TestErrorsOfTheGateway(t *testing.T) {
@@ -165,7 +169,7 @@ func TestWithoutAGateway(t *testing.T) {
 		}
 	}
 	for _, url := range []string{"https://ravi.example.com", "https://192.0.2.1:7777", "http://127.0.0.1:7777/", "http://[::1]:7777", "http://localhost:7777", "unix:/run/x.sock", "unix:///run/x.sock"} {
-		if to, err := targetOf(func(name string) string { return envOf(url)[name] }); err != nil || to.base == "" {
+		if to, err := targetOf(func(name string) string { return envOf(url)[name] }, ""); err != nil || to.base == "" {
 			t.Errorf("%s: %v", url, err)
 		}
 	}

@@ -138,7 +138,7 @@ func parseRegistry(doc []byte) (*registry, *failure) {
 	}
 	taken := map[string]bool{}
 	for _, c := range r.Commands {
-		if c == nil || !word(c.Group, '-') || !word(c.Command, '-') {
+		if c == nil || !word(c.Group, '-') {
 			return nil, nonsense("the gateway's list of commands has one without a proper name")
 		}
 		for _, name := range append([]string{c.Command}, c.Aliases...) {

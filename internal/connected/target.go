@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -32,6 +33,7 @@ const (
 type target struct {
 	base string // scheme and host
 	unix string // the socket's path, if it is one
+	own  bool   // it is the socket of this machine's own daemon, which nobody named
 	key  string
 	wait time.Duration
 }
@@ -48,14 +50,20 @@ func required(message, hint string) *failure {
 	return &failure{code: codeRequired, message: message, hint: hint, exit: ExitFailed}
 }
 
-// targetOf reads the environment. What is wrong with it is said without repeating it.
-func targetOf(getenv func(string) string) (target, *failure) {
+// targetOf reads the environment. What is wrong with it is said without repeating it. socket is where the gateway is if
+// nothing says so; inside a sandbox there is none.
+func targetOf(getenv func(string) string, socket string) (target, *failure) {
 	t := target{key: getenv(envKey), wait: defaultWait}
 	const give = "a run has one when it was started with --connect read, or --connect write=tasks: ask whoever started this sandbox"
 	address := getenv(envURL)
+	if address == "" && socket != "" {
+		t.own, address = true, "unix:"+socket
+	}
 	switch {
 	case t.key == "" && address == "":
 		return t, required("this is ravi inside a sandbox, where it works by asking Ravi's gateway; "+envKey+" and "+envURL+" are not set, so this sandbox is not connected", give)
+	case t.key == "" && socket != "":
+		return t, required(envKey+" is set, and empty: there is no key to ask with", "use the key that you were given; without the variable, ravi works for the operator")
 	case t.key == "":
 		return t, required("this is ravi inside a sandbox, where it works by asking Ravi's gateway; "+envKey+" is not set, so there is no key to ask with", give)
 	case !validKey(t.key):
@@ -67,6 +75,10 @@ func targetOf(getenv func(string) string) (target, *failure) {
 		path = strings.TrimPrefix(path, "//")
 		if !filepath.IsAbs(path) || strings.ContainsRune(path, 0) {
 			return t, required(envURL+" names a socket without its whole path", "write it as unix:/PATH")
+		}
+		if _, err := os.Lstat(path); t.own && err != nil {
+			return t, required("with "+envKey+" set, ravi asks the gateway for everything, and that is not there: "+path,
+				"the operator starts it with: ravi daemon start; or set "+envURL)
 		}
 		t.base, t.unix = "http://"+serviceHost, path
 	} else if why := t.parse(address); why != "" {
