@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -19,12 +20,20 @@ import (
 	"ravi/internal/access"
 	"ravi/internal/audit"
 	"ravi/internal/command"
+	runs "ravi/internal/run"
 	safe "ravi/internal/term"
 )
 
 // Main runs one command line, the program's name first as in os.Args, and gives the exit code.
+//
+// With a context key in the environment this program does nothing itself: whatever is asked for goes to the gateway, which
+// knows whose key it is.
 func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	return run(args[min(1, len(args)):], stdin, stdout, stderr, program())
+	args = args[min(1, len(args)):]
+	if _, keyed := os.LookupEnv(runs.EnvKey); keyed {
+		return asKeyHolder(args, stdin, stdout, stderr)
+	}
+	return run(args, stdin, stdout, stderr, program())
 }
 
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer, parts parts) int {
@@ -56,6 +65,10 @@ func newTable(parts parts) *command.Table {
 	t := &command.Table{}
 	addSandbox(t)
 	addSecrets(t)
+	addAgents(t)
+	addSessions(t)
+	addTasks(t)
+	addAudit(t)
 	for _, register := range parts.register {
 		register(t)
 	}
@@ -96,6 +109,16 @@ func fail(ctx context.Context, env *command.Env, err error) int {
 // indentAfterFirst keeps what a message says inside the message: no line of it can look like one of Ravi's own.
 func indentAfterFirst(s string) string {
 	return strings.ReplaceAll(strings.TrimRight(s, "\n"), "\n", "\n  ")
+}
+
+// printJSONLine prints a value on one line.
+func printJSONLine(w io.Writer, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(safe.SafeJSON(b), '\n'))
+	return err
 }
 
 func printJSON(w io.Writer, v any) error {
@@ -155,11 +178,8 @@ func runCommand(ctx context.Context, env *command.Env, c *command.Command, in an
 
 // newAuditor opens the audit.
 func newAuditor(ctx context.Context, env *command.Env) (command.Auditor, error) {
-	s, err := env.Store(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return plainAudit{audit.Log{Store: s}}, nil
+	log, err := auditLog(ctx, env)
+	return plainAudit{log}, err
 }
 
 // plainAudit is the audit of one command.

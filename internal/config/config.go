@@ -62,6 +62,18 @@ func (e *HintError) Unwrap() error { return e.Err }
 // Home is the directory that holds Ravi's state: RAVI_HOME, or .ravi in the user's home directory. It is made when it
 // is missing, and refused when someone else could have written in it.
 func Home() (string, error) {
+	home, err := Dir()
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(home, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", &HintError{Message: "cannot make Ravi's home directory: " + err.Error(), Hint: "set RAVI_HOME to a directory that you may write", Err: err}
+	}
+	return home, check(home)
+}
+
+// Dir is where Home is, whether it is there or not.
+func Dir() (string, error) {
 	home := os.Getenv("RAVI_HOME")
 	if home == "" {
 		dir, err := userHome()
@@ -73,11 +85,7 @@ func Home() (string, error) {
 	if !filepath.IsAbs(home) {
 		return "", &HintError{Message: fmt.Sprintf("RAVI_HOME is %q, which is not an absolute path", home), Hint: "set RAVI_HOME to an absolute path"}
 	}
-	home = filepath.Clean(home)
-	if err := os.MkdirAll(home, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return "", &HintError{Message: "cannot make Ravi's home directory: " + err.Error(), Hint: "set RAVI_HOME to a directory that you may write", Err: err}
-	}
-	return home, check(home)
+	return filepath.Clean(home), nil
 }
 
 func userHome() (string, error) {
