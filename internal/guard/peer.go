@@ -259,7 +259,10 @@ func control(f *os.File, do func(fd int)) error {
 	if err != nil {
 		return err
 	}
-	return raw.Control(func(fd uintptr) { do(int(fd)) })
+	if err := raw.Control(func(fd uintptr) { do(int(fd)) }); err != nil {
+		return fmt.Errorf("its connection is closed: %w", err)
+	}
+	return nil
 }
 
 // gone says it plainly where the process is no longer there.

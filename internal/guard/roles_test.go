@@ -2,10 +2,12 @@ package guard
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"syscall"
@@ -74,11 +76,27 @@ func play(role string) int {
 		defer l.Close()
 		fmt.Println("ready")
 		_, _ = io.Copy(io.Discard, in)
-	case "ask": // when told
+	case "serve": // says who asks
+		l, err := ListenUnix(socket)
+		if err != nil {
+			return fail(err)
+		}
+		os.Stdout.WriteString("ready\n")
+		if err := New(http.HandlerFunc(who), Options{}).Serve(l); err != nil {
+			return fail(err)
+		}
+	case "ask", "ask plainly": // when told; plainly is without asking who listens
 		if _, err := in.ReadString('\n'); err != nil {
 			return fail(err)
 		}
-		answer, err := ask(socket)
+		how := DialUnix
+		if role == "ask plainly" {
+			how = func(ctx context.Context, path string) (net.Conn, error) {
+				var d net.Dialer
+				return d.DialContext(ctx, "unix", path)
+			}
+		}
+		answer, err := askBy(how, socket)
 		if err != nil {
 			return fail(err)
 		}
@@ -92,12 +110,29 @@ func play(role string) int {
 			return fail(err)
 		}
 		fmt.Println(answer)
-	case "self":
+	case "self when told":
+		if _, err := in.ReadString('\n'); err != nil {
+			return fail(err)
+		}
 		if err := SelfIsOperator(); err != nil {
 			fmt.Println(err)
 			return 0
 		}
 		fmt.Println("operator")
+	case "fork and ask": // leaves it to a child of a session of its own, and ends
+		if _, err := in.ReadString('\n'); err != nil {
+			return fail(err)
+		}
+		r, w, err := os.Pipe()
+		if err != nil {
+			return fail(err)
+		}
+		fmt.Fprintln(w, "go")
+		cmd := roleOf("ask", socket)
+		cmd.Stdin, cmd.Stdout, cmd.SysProcAttr = r, os.Stdout, &syscall.SysProcAttr{Setsid: true}
+		if err := cmd.Start(); err != nil {
+			return fail(err)
+		}
 	case "leave a child": // connects, and leaves its connection to a child that asks when told
 		c, err := net.Dial("unix", socket)
 		if err != nil {
@@ -126,6 +161,8 @@ func play(role string) int {
 			return fail(err)
 		}
 		fmt.Printf("%s\n", b)
+	case "connect":
+		return playConnect(socket)
 	case "reuse":
 		return playReuse(socket)
 	case "pause":

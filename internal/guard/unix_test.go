@@ -20,10 +20,12 @@ import (
 )
 
 // ask asks over a unix socket, and returns the answer's body.
-func ask(path string) (string, error) {
+func ask(path string) (string, error) { return askBy(DialUnix, path) }
+
+func askBy(dial func(ctx context.Context, path string) (net.Conn, error), path string) (string, error) {
 	client := &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
-		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return DialUnix(ctx, path) },
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, path) },
 	}}
 	r, err := client.Get("http://localhost/who")
 	if err != nil {
