@@ -250,7 +250,7 @@ func (c Config) Validate() error {
 
 // reserved are guest paths that a volume must neither be, hold, nor lie in:
 // the workspace, and what the sandbox itself is made of.
-var reserved = []string{guestWorkspace, "/proc", "/sys", "/dev", "/.ravi", "/etc", "/bin", "/sbin", "/lib", "/lib64"}
+var reserved = []string{guestWorkspace, "/proc", "/sys", "/dev", "/.ravi", "/ravi", "/etc", "/bin", "/sbin", "/lib", "/lib64"}
 
 func (v Volume) validate() error {
 	switch {

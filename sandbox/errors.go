@@ -40,8 +40,9 @@ var (
 
 // EndError says why a sandbox ended.
 type EndError struct {
-	// Reason is closed, owner_gone, oom, sandbox_died, violation, keeper_died
-	// or another reason that its owner gave.
+	// Reason is closed, owner_gone, oom, sandbox_died, violation, keeper_died,
+	// another reason that its owner gave, or detached: this process let go of
+	// the sandbox, which may live on.
 	Reason string
 	// Detail is what Ravi's own processes had to say, for those who look for a
 	// fault; it may be empty.
@@ -62,15 +63,18 @@ func (e *EndError) Error() string {
 		return "the sandbox was ended since its guest broke the protocol"
 	case "sandbox_died":
 		return "the sandbox's kernel ended unexpectedly"
+	case "detached":
+		return "this process has let go of the sandbox"
 	case "keeper_died":
 		return "the sandbox ended since its keeper was killed"
 	}
 	return "the sandbox ended: " + e.Reason
 }
 
-// Is makes every EndError match ErrEnded, and one that was asked for ErrClosed.
+// Is makes every EndError match ErrEnded, but that of a sandbox that was let go
+// of, and one that was asked for ErrClosed.
 func (e *EndError) Is(target error) bool {
-	return target == ErrEnded || target == ErrClosed && e.Reason == "closed"
+	return target == ErrEnded && e.Reason != "detached" || target == ErrClosed && (e.Reason == "closed" || e.Reason == "detached")
 }
 
 // fromGuest makes of a guest's error one of this package's.

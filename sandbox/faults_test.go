@@ -29,6 +29,9 @@ const ownerEnv = "RAVI_TEST_OWNER"
 func owner(stage string) int {
 	say := func(words ...any) { fmt.Println(words...) }
 	ctx := context.Background()
+	if strings.HasPrefix(stage, gracedOwner) {
+		return ownerWithGrace(stage, say)
+	}
 	cfg := sandbox.Default()
 	cfg.Backend, cfg.MemoryMiB = sandbox.BackendGVisor, 512
 	sb, err := sandbox.Open(ctx, cfg, os.Getenv("RAVI_TEST_WORKSPACE"), sandbox.WithRecorder(announcer{say}))

@@ -61,10 +61,15 @@ func (l *line) greet(ctx context.Context) (certificate string, err error) {
 	if err != nil {
 		return "", err
 	}
+	// A gateway greets one owner at a time, so this may have to wait.
+	hangUp := context.AfterFunc(ctx, func() { conn.Close() })
 	in := bufio.NewReader(conn)
 	var greeting network.Message
 	if err = json.NewEncoder(conn).Encode(network.Hello{}); err == nil {
 		greeting, err = readMessage(in)
+	}
+	if !hangUp() && err == nil {
+		err = context.Cause(ctx)
 	}
 	if err != nil || greeting.CA == "" {
 		conn.Close()

@@ -93,12 +93,15 @@ func (s *Sandbox) networkConfig(a AllowNet) (json.RawMessage, error) {
 
 // HasNetwork says that the sandbox was made with a network that decides on what
 // it may reach. The host backend has none: what runs there uses the host's own.
-func (s *Sandbox) HasNetwork() bool { return s.line != nil }
+func (s *Sandbox) HasNetwork() bool { return s.network }
 
 // SetAllowNet replaces what the sandbox may reach. Connections that it does not
 // allow any more are cut. A sandbox that was made without a network gets none, and
 // the floor that it was made with stays.
 func (s *Sandbox) SetAllowNet(ctx context.Context, a AllowNet) error {
+	if !s.own {
+		return ErrNotOwner
+	}
 	p, err := a.Policy()
 	if err != nil {
 		return err

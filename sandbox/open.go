@@ -45,21 +45,24 @@ type Sandbox struct {
 	volumes   []Volume
 	user      string
 	env       map[string]string // for the caller's own commands; host backend only
+	context   string            // where the folder of WithContext is seen
 	floor     policy.Floor      // what the operator decided about the network
 	beyond    beyond
 	seed      string // of the addresses that names have
+	network   bool   // it was made with one
+	own       bool   // this process is its owner
 	inst      backend.Instance
 	client    *guestapi.Client
 	record    Recorder
 
-	line         *line // to the network's gateway; nil without one
+	line         *line // the owner's to the network's gateway; nil without one
 	secrets      secrets
 	serviceNames []string
+	servicesDir  string  // where they listen; host backend only
 	visits       *visits // nil without services
 
-	closeOnce   sync.Once
-	servicesDir string // where they listen; host backend only
-	closeErr    error
+	closeOnce sync.Once
+	closeErr  error
 }
 
 // Info describes a sandbox that is about to be made, for a Recorder.
@@ -73,7 +76,8 @@ type Info struct {
 type Recorder interface {
 	// Creating is called before anything is made; an error stops it.
 	Creating(ctx context.Context, i Info) error
-	// Created is called when it runs; pid is its process on the host.
+	// Created is called when it runs; pid is its process on the host. It is
+	// called again when another process has taken the sandbox over.
 	Created(ctx context.Context, id string, pid int) error
 	// Ended is called when nothing of it is left, with the reason.
 	Ended(ctx context.Context, id, reason string) error
@@ -82,6 +86,8 @@ type Recorder interface {
 type options struct {
 	home       string
 	grace      time.Duration
+	takeOver   *time.Duration
+	context    string
 	recorder   Recorder
 	mounts     []backend.Mount
 	checkpoint string
@@ -99,8 +105,9 @@ type Option func(*options)
 // WithHome sets Ravi's home; without it, that is RAVI_HOME or ~/.ravi.
 func WithHome(dir string) Option { return func(o *options) { o.home = dir } }
 
-// WithGrace lets the sandbox outlive its owner for a time in which another
-// process may take it over. Without it, the sandbox ends with this process.
+// WithGrace lets the sandbox, once it is open, outlive its owner for a time in
+// which another process may take it over (WithTakeOver). Without it, the sandbox
+// ends with this process.
 func WithGrace(d time.Duration) Option { return func(o *options) { o.grace = d } }
 
 // WithRecorder has the sandbox recorded.
@@ -148,13 +155,8 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (*S
 	if err := checkNet(cfg, name); err != nil {
 		return fail("config", err, "see docs/network.md for what a rule looks like, or set allow_net to false")
 	}
-	if o.home == "" {
-		if o.home, err = defaultHome(); err != nil {
-			return fail("config", err, "set RAVI_HOME to a directory of yours")
-		}
-	}
-	if o.home, err = filepath.Abs(o.home); err != nil {
-		return fail("config", err, "")
+	if err := o.findHome(); err != nil {
+		return fail("config", err, "set RAVI_HOME to a directory of yours")
 	}
 	floor, err := readFloor(o.netFloor, name)
 	if err != nil {
@@ -164,7 +166,7 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (*S
 	if err != nil {
 		return fail("config", err, "see docs/network.md for proxies and certificate authorities of your own")
 	}
-	sb := &Sandbox{ID: NewID(), cfg: cfg, backend: name, record: o.recorder, root: guestWorkspace, user: "user", floor: floor, beyond: out}
+	sb := &Sandbox{ID: NewID(), cfg: cfg, backend: name, record: o.recorder, root: guestWorkspace, user: "user", floor: floor, beyond: out, own: true}
 	dir := filepath.Join(o.home, "sandboxes", sb.ID)
 	if name == BackendHost {
 		sb.onHost(dir)
@@ -183,6 +185,10 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (*S
 	mounts, err := sb.mounts(o.home, workspace)
 	if err != nil {
 		return fail("workspace", err, "")
+	}
+	shown, err := sb.takeContext(o.context)
+	if err != nil {
+		return fail("workspace", err, "check the path")
 	}
 	if sb.record != nil {
 		if err := sb.record.Creating(ctx, Info{ID: sb.ID, Backend: name, Image: cfg.Image, Dir: dir, Workspace: sb.workspace, Config: cfg}); err != nil {
@@ -215,11 +221,17 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (*S
 		ended(keeper.ReasonFailed)
 		return fail("config", fmt.Errorf("allow_net: %w", err), "see docs/network.md for what a rule looks like")
 	}
+	sb.network = net != nil
+	keep, err := sb.keep(dir)
+	if err != nil {
+		ended(keeper.ReasonFailed)
+		return fail("create", err, "")
+	}
 	sb.inst, err = be.Create(create, backend.Spec{
 		ID: sb.ID, Dir: dir, Home: o.home, Image: cfg.Image,
 		CPUs: cfg.CPUs, Memory: int64(cfg.MemoryMiB) << 20, Disk: disk << 30, Processes: MaxProcesses,
-		Mounts: append(mounts, o.mounts...), Network: net, RootsFile: os.Getenv("SSL_CERT_FILE"), ProxyAuthFile: out.authFile,
-		Grace: o.grace, Checkpoint: o.checkpoint, Sealed: sb.sealed(),
+		Mounts: append(append(mounts, o.mounts...), shown...), Network: net, RootsFile: os.Getenv("SSL_CERT_FILE"), ProxyAuthFile: out.authFile,
+		Owner: keep, Checkpoint: o.checkpoint, Sealed: sb.sealed(),
 	})
 	if err != nil {
 		_ = os.RemoveAll(dir) // nothing was made yet
@@ -241,6 +253,10 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (*S
 	}
 	if err == nil && sb.record != nil {
 		err = sb.record.Created(ctx, sb.ID, sb.inst.PID())
+	}
+	if err == nil && o.grace > 0 {
+		// Not before: one that is half set up is of no use to another owner.
+		err = sb.inst.SetGrace(create, o.grace)
 	}
 	if err != nil {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
@@ -280,6 +296,17 @@ func hintFor(err error) string {
 		return `use the backend "gvisor"`
 	}
 	return ""
+}
+
+// findHome sets Ravi's home, unless it is given, and makes it absolute.
+func (o *options) findHome() (err error) {
+	if o.home == "" {
+		if o.home, err = defaultHome(); err != nil {
+			return err
+		}
+	}
+	o.home, err = filepath.Abs(o.home)
+	return err
 }
 
 func defaultHome() (string, error) {
@@ -368,7 +395,8 @@ func (s *Sandbox) Config() Config { return s.cfg }
 // Client speaks the guest's own protocol (E2B's envd protocol) to it.
 func (s *Sandbox) Client() *http.Client { return s.client.HTTP }
 
-// Ended is closed when the sandbox is gone, whoever ended it.
+// Ended is closed when the sandbox is gone, whoever ended it, or when this
+// process let go of it.
 func (s *Sandbox) Ended() <-chan struct{} { return s.inst.Ended() }
 
 // Err says why the sandbox ended, as an *EndError; nil while it runs.
@@ -395,14 +423,17 @@ func (s *Sandbox) Resume(ctx context.Context) error {
 // Checkpoint saves the sandbox's state (memory, processes, files) in dir, from
 // which WithCheckpoint restores it, also more than once. The sandbox goes on.
 func (s *Sandbox) Checkpoint(ctx context.Context, dir string) error {
+	if !s.own {
+		return ErrNotOwner
+	}
 	if err := s.inst.Checkpoint(ctx, dir); err != nil {
 		return s.explain(ctx, err)
 	}
 	return s.saveLife(ctx, dir)
 }
 
-// Detach lets go of the sandbox without ending it. It lives on for the grace
-// that it was opened with.
+// Detach lets go of the sandbox without ending it. Of an owner it lives on for
+// the grace that it was opened or taken over with.
 func (s *Sandbox) Detach() {
 	s.inst.Detach()
 	s.line.hangUp()
@@ -410,10 +441,15 @@ func (s *Sandbox) Detach() {
 	s.client.HTTP.CloseIdleConnections()
 }
 
-// Close ends the sandbox and waits until nothing of it is left. It may be
-// called more than once, and on a sandbox that has ended.
+// Close ends the sandbox and waits until nothing of it is left; of one that this
+// process does not own it only lets go. It may be called more than once, and on a
+// sandbox that has ended.
 func (s *Sandbox) Close() error {
 	s.closeOnce.Do(func() {
+		if !s.own {
+			s.Detach()
+			return
+		}
 		ctx, cancel := context.WithTimeoutCause(context.Background(), 30*time.Second, errors.New("it did not end within 30 s"))
 		defer cancel()
 		s.closeErr = s.inst.Close(ctx)

@@ -35,6 +35,8 @@ type Cmd struct {
 	Env map[string]string
 	// User is who it runs as; empty for the ordinary user.
 	User string
+	// Tag is a name of the caller's by which it is found again (Reconnect).
+	Tag string
 	// Stdin is what it reads; nil: it sees the end of the file at once.
 	Stdin io.Reader
 	// Stdout and Stderr, for Start, get its output as it comes; nil discards.
@@ -62,7 +64,10 @@ var (
 	ErrBadCommand      = errors.New("not a valid command") // the request itself
 )
 
-const defaultMaxOutput = 1 << 20
+const (
+	defaultMaxOutput = 1 << 20
+	maxTag           = 256 // bytes
+)
 
 // drainTime is how long a command that was killed may take to be gone.
 const drainTime = 10 * time.Second
@@ -139,8 +144,11 @@ type Process struct {
 	status Status
 	err    error
 
+	borrowed bool // by Reconnect: it goes on when the caller's context ends
+
 	mu     sync.Mutex
 	killed string // the reason for which it was killed
+	let    error  // why it was let go of
 }
 
 // Start starts a command. Its output goes to the writers of c as it comes. If
@@ -159,23 +167,50 @@ func (s *Sandbox) Start(ctx context.Context, c Cmd) (*Process, error) {
 		return nil, s.startError(ctx, c, err)
 	}
 	p := &Process{sb: s, stop: stop, done: make(chan struct{}), over: make(chan struct{}), tty: c.TTY != nil}
+	if err := p.follow(ctx, eventsOf(stream, (*process.StartResponse).GetEvent), c); err != nil {
+		return nil, s.startError(ctx, c, err)
+	}
+	return p, nil
+}
+
+// follow begins to carry the stream's events, once the first has come.
+func (p *Process) follow(ctx context.Context, stream eventStream, c Cmd) error {
 	started := make(chan error, 1)
 	go p.read(stream, c, started)
 	select {
 	case err := <-started:
 		if err != nil {
-			stop()
-			return nil, s.startError(ctx, c, err)
+			p.stop()
+			return err
 		}
 	case <-ctx.Done():
-		stop()
-		return nil, context.Cause(ctx)
+		p.stop()
+		return context.Cause(ctx)
 	}
 	if c.Stdin != nil {
 		go p.copyStdin(c.Stdin)
 	}
 	go p.watch(ctx, c.Timeout)
-	return p, nil
+	return nil
+}
+
+// eventStream is what the guest tells of a process that was started, or
+// connected to.
+type eventStream struct {
+	next  func() (*process.ProcessEvent, error)
+	close func() error
+}
+
+func eventsOf[M any](s *connect.ServerStreamForClient[M], of func(*M) *process.ProcessEvent) eventStream {
+	return eventStream{close: s.Close, next: func() (*process.ProcessEvent, error) {
+		if s.Receive() {
+			return of(s.Msg()), nil
+		}
+		if err := s.Err(); err != nil {
+			return nil, err
+		}
+		return nil, io.ErrUnexpectedEOF
+	}}
 }
 
 func (s *Sandbox) request(c Cmd) (*connect.Request[process.StartRequest], error) {
@@ -185,6 +220,9 @@ func (s *Sandbox) request(c Cmd) (*connect.Request[process.StartRequest], error)
 	args := c.Args
 	if c.Shell != "" {
 		args = []string{"/bin/sh", "-c", c.Shell}
+	}
+	if !utf8.ValidString(c.Tag) || len(c.Tag) > maxTag {
+		return nil, fmt.Errorf("%w: the tag is not UTF-8 of at most %d bytes", ErrBadCommand, maxTag)
 	}
 	for _, a := range args {
 		if strings.ContainsRune(a, 0) {
@@ -225,6 +263,9 @@ func (s *Sandbox) request(c Cmd) (*connect.Request[process.StartRequest], error)
 			m.RawEnvs[k] = []byte(v)
 		}
 	}
+	if c.Tag != "" {
+		m.Tag = &c.Tag
+	}
 	if c.TTY != nil {
 		m.Pty = &process.PTY{Size: &process.PTY_Size{Cols: uint32(c.TTY.Cols), Rows: uint32(c.TTY.Rows)}}
 	}
@@ -261,14 +302,15 @@ func (s *Sandbox) startError(ctx context.Context, c Cmd, err error) error {
 }
 
 // read carries the stream's events to the writers, until the end.
-func (p *Process) read(stream *connect.ServerStreamForClient[process.StartResponse], c Cmd, started chan<- error) {
+func (p *Process) read(stream eventStream, c Cmd, started chan<- error) {
 	defer close(p.over)
-	defer stream.Close()
+	defer stream.close()
 	if p.events(stream, c, started); p.err == nil && p.pid != 0 {
 		// That was the end, for whoever waits. What follows is only the
 		// stream's, which is left in order.
 		close(p.done)
-		for stream.Receive() {
+		for err := error(nil); err == nil; {
+			_, err = stream.next()
 		}
 		return
 	}
@@ -276,9 +318,14 @@ func (p *Process) read(stream *connect.ServerStreamForClient[process.StartRespon
 }
 
 // events reads up to the end event, or what is in its place.
-func (p *Process) events(stream *connect.ServerStreamForClient[process.StartResponse], c Cmd, started chan<- error) {
-	for stream.Receive() {
-		switch e := stream.Msg().GetEvent().GetEvent().(type) {
+func (p *Process) events(stream eventStream, c Cmd, started chan<- error) {
+	var end error
+	for {
+		var event *process.ProcessEvent
+		if event, end = stream.next(); end != nil {
+			break
+		}
+		switch e := event.GetEvent().(type) {
 		case *process.ProcessEvent_Start:
 			p.pid = e.Start.GetPid()
 			started <- nil
@@ -294,7 +341,9 @@ func (p *Process) events(stream *connect.ServerStreamForClient[process.StartResp
 			}
 			if err != nil {
 				p.err = fmt.Errorf("writing the command's output: %w", err)
-				p.kill(ReasonCanceled)
+				if !p.borrowed {
+					p.kill(ReasonCanceled)
+				}
 				return
 			}
 		case *process.ProcessEvent_End:
@@ -307,15 +356,16 @@ func (p *Process) events(stream *connect.ServerStreamForClient[process.StartResp
 			return
 		}
 	}
-	err := stream.Err()
-	if err == nil {
-		err = io.ErrUnexpectedEOF
-	}
 	if p.pid == 0 {
-		started <- err
+		started <- end
 		return
 	}
-	p.err = p.sb.explain(context.Background(), err)
+	p.mu.Lock()
+	p.err = p.let
+	p.mu.Unlock()
+	if p.err == nil {
+		p.err = p.sb.explain(context.Background(), end)
+	}
 }
 
 func write(w io.Writer, b []byte) error {
@@ -354,6 +404,12 @@ func (p *Process) watch(ctx context.Context, timeout *time.Duration) {
 	case <-limit:
 		p.kill(ReasonTimeout)
 	case <-ctx.Done():
+		if p.borrowed {
+			p.mu.Lock()
+			p.let = context.Cause(ctx)
+			p.mu.Unlock()
+			return
+		}
 		p.kill(ReasonCanceled)
 	}
 	select {

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"context"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -47,6 +48,8 @@ func WithSecrets(secrets ...Secret) Option {
 type secrets struct {
 	mu  sync.Mutex
 	all []Secret
+	// known are the placeholders of one that another process opened.
+	known map[string]string
 }
 
 var (
@@ -124,6 +127,9 @@ func (s *Sandbox) giveSecrets(ctx context.Context) error {
 // an empty value requests that need the secret are refused from now on. Values that
 // it had before are still taken out of responses.
 func (s *Sandbox) SetSecret(ctx context.Context, name string, value SecretValue) error {
+	if !s.own {
+		return ErrNotOwner
+	}
 	if err := inject.CheckValue(string(value)); value != "" && err != nil {
 		return fmt.Errorf("the secret %s: %w", name, err)
 	}
@@ -133,7 +139,10 @@ func (s *Sandbox) SetSecret(ctx context.Context, name string, value SecretValue)
 		s.secrets.all[i].Value = value
 	}
 	s.secrets.mu.Unlock()
-	if i < 0 {
+	switch {
+	case i < 0 && s.secrets.known[name] != "":
+		return fmt.Errorf("the sandbox was taken over without its secrets, so that %s cannot be replaced", name)
+	case i < 0:
 		return fmt.Errorf("the sandbox was opened without a secret %q", name)
 	}
 	return s.explain(ctx, s.giveSecrets(ctx))
@@ -144,6 +153,7 @@ func (s *Sandbox) Placeholders() map[string]string {
 	s.secrets.mu.Lock()
 	defer s.secrets.mu.Unlock()
 	m := map[string]string{}
+	maps.Copy(m, s.secrets.known)
 	for _, one := range s.secrets.all {
 		m[one.Name] = one.Placeholder
 	}

@@ -41,8 +41,9 @@ type Spec struct {
 	// RootsFile holds the certificates that servers may lead to, in place of the
 	// host's own; empty: those.
 	RootsFile string
-	// Grace is how long the sandbox outlives its owner.
-	Grace time.Duration
+	// Owner is what another owner must know; it is laid into Dir, for those who
+	// have that.
+	Owner []byte
 	// Sealed has the host backend hide Ravi from what runs there, or fail with
 	// ErrUnavailable. The others always do.
 	Sealed bool
@@ -83,6 +84,9 @@ type Instance interface {
 	End() keeper.Reply
 	// Close ends the sandbox, from any state, and waits until it is gone.
 	Close(ctx context.Context) error
+	// SetGrace has the sandbox outlive its owner, which this must be. Until then
+	// it ends with that.
+	SetGrace(ctx context.Context, grace time.Duration) error
 	// Detach lets go of the sandbox, which lives on for its grace.
 	Detach()
 	// PID is the process on the host that stands for the sandbox.

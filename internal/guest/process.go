@@ -24,6 +24,7 @@ type proc struct {
 	pid    int
 	id     string // its mark in the environment, which its descendants inherit
 	tag    string
+	user   string
 	config *process.ProcessConfig
 	out    *output
 
@@ -72,6 +73,7 @@ func (s *Server) start(spec startSpec) (*proc, *outputReader, error) {
 	p := &proc{
 		id:     randomID(),
 		tag:    spec.tag,
+		user:   spec.user.name,
 		config: spec.config,
 		out:    newOutput(s.opts.SpoolDir, s.opts.SpoolBytes),
 		exited: make(chan struct{}),

@@ -22,7 +22,7 @@ var _ processconnect.ProcessHandler = processService{}
 func (s processService) List(context.Context, *connect.Request[process.ListRequest]) (*connect.Response[process.ListResponse], error) {
 	res := &process.ListResponse{}
 	for _, p := range s.procs.running() {
-		info := &process.ProcessInfo{Config: p.config, Pid: uint32(p.pid)}
+		info := &process.ProcessInfo{Config: p.config, Pid: uint32(p.pid), User: p.user, Terminal: p.master != nil}
 		if p.tag != "" {
 			info.Tag = &p.tag
 		}

@@ -61,6 +61,7 @@ type Server struct {
 	settings settings
 	watchers watcherTable
 	cpu      cpuMeter
+	ports    chan struct{} // one for each connection to a port
 
 	stop    context.CancelFunc
 	stopped context.Context
@@ -91,6 +92,7 @@ func New(opts Options) *Server {
 		opts:   opts,
 		reaper: newReaper(opts.Init),
 		procs:  procTable{retain: opts.Retain, retainUnseen: opts.RetainUnseen},
+		ports:  make(chan struct{}, maxPorts),
 	}
 	s.settings.token = opts.Token
 	s.stopped, s.stop = context.WithCancel(context.Background())
@@ -152,6 +154,7 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("POST /files/compose", s.serveCompose)
 	mux.HandleFunc("GET /tar", s.serveTarOut)
 	mux.HandleFunc("PUT /tar", s.serveTarIn)
+	mux.HandleFunc("POST /port", s.servePort)
 	return mux
 }
 

@@ -21,21 +21,23 @@ import (
 // goroutines.
 type Handle struct {
 	dir  string
-	plan *Plan // nil if this process only attached
 	conn net.Conn
 
 	wired chan struct{} // closed once the relay can be called
 	ready chan struct{} // closed once the sandbox is made or has failed
 	ended chan struct{} // closed once it is gone
 
-	mu      sync.Mutex // guards what follows
 	asking  sync.Mutex // one request at a time
 	answers chan Reply
-	failed  *Reply
-	notes   []string
-	end     Reply
 	pid     int
-	let     bool // go of the sandbox, which may live on
+
+	mu     sync.Mutex // guards what follows
+	plan   *Plan      // of an owner, who cleans up after a supervisor that was killed
+	relay  seenProc
+	failed *Reply
+	notes  []string
+	end    Reply
+	let    bool // go of the sandbox, which may live on
 }
 
 // Start starts a supervisor, program being ravi-keeper, and hands it the plan.
@@ -47,10 +49,16 @@ func Start(program string, plan Plan, attr *syscall.SysProcAttr, held ...*os.Fil
 	if err != nil {
 		return nil, err
 	}
-	// Written down before anything is made, for whoever must clean up, and
-	// never half.
-	path := filepath.Join(plan.Dir, PlanFile)
-	if err := errors.Join(os.WriteFile(path+".new", b, 0o600), os.Rename(path+".new", path)); err != nil {
+	// Written down before anything is made, for whoever must clean up or
+	// attaches, and never half.
+	note := func(name string, b []byte) error {
+		path := filepath.Join(plan.Dir, name)
+		return errors.Join(os.WriteFile(path+".new", b, 0o600), os.Rename(path+".new", path))
+	}
+	if plan.Owner != nil {
+		err = note(OwnerFile, plan.Owner)
+	}
+	if err := errors.Join(err, note(PlanFile, b)); err != nil {
 		return nil, fmt.Errorf("recording the sandbox: %w", err)
 	}
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -89,26 +97,9 @@ func Start(program string, plan Plan, attr *syscall.SysProcAttr, held ...*os.Fil
 	return h, nil
 }
 
-// Attach takes over a keeper that runs: its owner is from now on this process.
-// With own false, the keeper is only asked things.
-func Attach(ctx context.Context, dir string, own bool, grace time.Duration) (*Handle, error) {
-	conn, err := dialIn(ctx, dir, ControlSocket)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrGone, err)
-	}
-	h := newHandle(dir, nil, conn)
-	if own {
-		if _, err := h.ask(ctx, Request{Op: "attach", Grace: &grace}); err != nil {
-			conn.Close()
-			return nil, err
-		}
-	}
-	return h, nil
-}
-
 func newHandle(dir string, plan *Plan, conn net.Conn) *Handle {
 	h := &Handle{
-		dir: dir, plan: plan, conn: conn,
+		dir: dir, conn: conn, plan: plan,
 		wired: make(chan struct{}), ready: make(chan struct{}), ended: make(chan struct{}),
 		answers: make(chan Reply, 1),
 	}
@@ -119,25 +110,12 @@ func newHandle(dir string, plan *Plan, conn net.Conn) *Handle {
 	return h
 }
 
-// dialIn connects to a socket in dir by a path that is short however long the
-// directory's own is: a unix address holds 108 bytes.
-func dialIn(ctx context.Context, dir, name string) (net.Conn, error) {
-	d, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer d.Close()
-	var dialer net.Dialer
-	return dialer.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/%s", d.Fd(), name))
-}
-
 func (h *Handle) listen() {
 	r := bufio.NewReader(h.conn)
 	var once sync.Once
 	made := func() { once.Do(func() { close(h.ready) }) }
 	last, told := Reply{Event: "ended", Reason: ReasonRelay}, false
 	failed := Reply{Event: "failed", Reason: ReasonRelay, Error: "the sandbox's keeper ended without a word"}
-	var relay seenProc
 	for {
 		var m Reply
 		if err := readLine(r, &m); err != nil {
@@ -146,8 +124,8 @@ func (h *Handle) listen() {
 		h.mu.Lock()
 		switch m.Event {
 		case "wired":
+			h.relay = seenProc{pid: m.RelayPID, start: m.RelayStart}
 			h.mu.Unlock()
-			relay = seenProc{pid: m.RelayPID, start: m.RelayStart}
 			close(h.wired)
 		case "ready":
 			h.notes = m.Notes
@@ -169,13 +147,16 @@ func (h *Handle) listen() {
 		}
 	}
 	h.mu.Lock()
-	let := h.let
+	let, plan, relay := h.let, h.plan, h.relay
 	h.mu.Unlock()
-	if !told && !let && h.plan != nil {
+	if let && !told {
+		last.Reason = ReasonDetached
+	}
+	if !told && !let && plan != nil {
 		// The supervisor was killed before it could remove anything. The
 		// relay's end is under way then, and until it is over a maker may make
 		// again what is removed here.
-		if err := errors.Join(relay.endNow(time.Now().Add(removeTime)), Remove(*h.plan)); err != nil {
+		if err := errors.Join(relay.endNow(time.Now().Add(removeTime)), Remove(*plan)); err != nil {
 			last.Error = err.Error()
 		}
 	}
@@ -232,7 +213,7 @@ func (h *Handle) End() Reply {
 	return h.end
 }
 
-// PID is the supervisor's process id, 0 if this process only attached.
+// PID is the supervisor's process id.
 func (h *Handle) PID() int { return h.pid }
 
 // Dial connects to the relay, which serves the guest agent's protocol. That may

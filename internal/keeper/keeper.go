@@ -40,6 +40,7 @@ const (
 	NetSocket     = "net.sock"     // the network gateway tells what it decides
 	MakerLog      = "maker.log"    // what the maker said on its standard error
 	PlanFile      = "plan.json"    // the plan, for whoever must clean up later
+	OwnerFile     = "owner.json"   // what another owner must know (Plan.Owner)
 )
 
 // Plan is all that a supervisor is told: how to make the sandbox, and what to
@@ -82,11 +83,16 @@ type Plan struct {
 	// Grace is how long a sandbox outlives its owner; within it another owner
 	// may attach. Zero: it ends with its owner.
 	Grace time.Duration `json:"grace"`
+	// Owner is what whoever attaches must know. It lies beside the plan, in
+	// OwnerFile; the supervisor never sees it.
+	Owner []byte `json:"-"`
 }
 
 // Request is one line that an owner sends to the supervisor.
 type Request struct {
-	// Op is one of attach, pause, resume, checkpoint, stats, network, end.
+	// Op is one of attach, watch, pause, resume, checkpoint, stats, network,
+	// end. Attach makes the one who asks the owner, if there is none; watch only
+	// has it told what becomes of the sandbox.
 	Op string `json:"op"`
 	// Dir is where a checkpoint goes.
 	Dir string `json:"dir,omitempty"`
@@ -94,7 +100,8 @@ type Request struct {
 	Policy json.RawMessage `json:"policy,omitempty"`
 	// Reason is why the sandbox is ended.
 	Reason string `json:"reason,omitempty"`
-	// Grace replaces the plan's grace, when attaching.
+	// Grace replaces the plan's grace, when attaching. An owner may attach
+	// once more for that.
 	Grace *time.Duration `json:"grace,omitempty"`
 }
 
@@ -115,7 +122,8 @@ type Reply struct {
 	// Notes are things about this sandbox that the owner should be told once.
 	Notes []string `json:"notes,omitempty"`
 	// RelayPID and RelayStart are which process the relay is, with the event
-	// wired: an owner whose supervisor is killed must end it.
+	// wired and the answer to attach: an owner whose supervisor is killed must
+	// end it.
 	RelayPID   int    `json:"relay_pid,omitempty"`
 	RelayStart uint64 `json:"relay_start,omitempty"`
 }
@@ -130,7 +138,13 @@ const (
 	ReasonRelay     = "keeper_died"  // the relay ended by itself
 	ReasonNetwork   = "network_died" // what serves its network ended by itself
 	ReasonFailed    = "not_made"     // it was never made
+
+	// ReasonDetached is of a hold that was let go of: the sandbox may live on.
+	ReasonDetached = "detached"
 )
+
+// reasonOwned is of a Reply that refuses to attach.
+const reasonOwned = "owned"
 
 // Stats is what the host sees of a sandbox.
 type Stats struct {
@@ -172,6 +186,9 @@ const (
 
 // ErrGone says that the supervisor, and with it the sandbox, is not there.
 var ErrGone = errors.New("the sandbox's keeper is gone")
+
+// ErrOwned says that a sandbox cannot be taken over, since its owner lives.
+var ErrOwned = errors.New("the sandbox has an owner that lives")
 
 // maxLine bounds one line on the control socket and from the maker.
 const maxLine = 1 << 20

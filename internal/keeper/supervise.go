@@ -38,6 +38,8 @@ type supervisor struct {
 	// makerDone gets the maker's answer.
 	makerDone chan MakerReply
 	makerLog  *os.File
+	// wired is which process the relay is.
+	wired Reply
 }
 
 // exit says that a child ended.
@@ -117,7 +119,8 @@ func (s *supervisor) run() (reason string) {
 		guestEnd = append(guestEnd, s.net.namespace)
 	}
 	relay, _ := look(s.relay.Process.Pid) // of one that has ended nothing is left to end
-	s.tell(Reply{Event: "wired", RelayPID: relay.pid, RelayStart: relay.start})
+	s.wired = Reply{Event: "wired", RelayPID: relay.pid, RelayStart: relay.start}
+	s.tell(s.wired)
 	if err := s.startMaker("make", "", guestEnd); err != nil {
 		s.tell(Reply{Event: "failed", Error: err.Error()})
 		return ReasonFailed
@@ -166,7 +169,7 @@ func (s *supervisor) run() (reason string) {
 			if l.req == nil {
 				l.conn.Close()
 				delete(s.conns, l.conn)
-				if !p.owner || s.owners() > 0 {
+				if !p.owner {
 					continue
 				}
 				if s.plan.Grace <= 0 {
@@ -176,12 +179,20 @@ func (s *supervisor) run() (reason string) {
 				continue
 			}
 			switch req := *l.req; req.Op {
-			case "attach":
-				p.owner, grace = true, nil
-				if req.Grace != nil {
-					s.plan.Grace = *req.Grace
+			case "attach", "watch":
+				r := Reply{Op: req.Op}
+				if req.Op == "attach" {
+					if !p.owner && s.owned() {
+						s.answer(l.conn, Reply{Op: req.Op, Error: ErrOwned.Error(), Reason: reasonOwned})
+						continue
+					}
+					p.owner, grace = true, nil
+					if req.Grace != nil {
+						s.plan.Grace = *req.Grace
+					}
+					r.RelayPID, r.RelayStart = s.wired.RelayPID, s.wired.RelayStart
 				}
-				s.answer(l.conn, Reply{Op: req.Op})
+				s.answer(l.conn, r)
 				if s.ready {
 					s.answer(l.conn, Reply{Event: "ready", Notes: s.notes})
 				}
@@ -227,6 +238,8 @@ func (s *supervisor) stats() Stats {
 	if !s.plan.Stays {
 		return readStats(s.plan.Cgroup)
 	}
+	// On the host the kernel may count nothing for it. All of it descends from
+	// this process.
 	return (&tree{id: s.plan.ID, root: os.Getpid()}).stats(s.relay.Process.Pid)
 }
 
@@ -238,8 +251,6 @@ func (s *supervisor) wires() (net.Listener, []*os.File, error) {
 		return nil, nil, err
 	}
 	linkListener, err := listen(filepath.Join(s.plan.Dir, LinkSocket))
-	// On the host the kernel may count nothing for it. All of it descends from
-	// this process.
 	if err != nil {
 		return nil, nil, err
 	}
@@ -461,13 +472,18 @@ func Remove(p Plan) error {
 	return errors.Join(err, removeCgroups(p.Cgroup, deadline), removeDir(p.Dir))
 }
 
-func (s *supervisor) owners() (n int) {
-	for _, p := range s.conns {
-		if p.owner {
-			n++
+// owned says whether the sandbox has an owner that lives. There is one at most.
+// That one is gone shows in the reading, which may come after another has asked
+// to take over; so it is looked at here. One that has hung up is no owner from
+// now on.
+func (s *supervisor) owned() bool {
+	for c, p := range s.conns {
+		if p.owner && !hungUp(c) {
+			return true
 		}
+		p.owner = false
 	}
-	return n
+	return false
 }
 
 // tell sends an event to everyone who listens.

@@ -66,6 +66,7 @@ func newRelay(guest roundTripper) http.Handler {
 	for _, p := range []string{"/files", "/files/compose", "/tar", "/health", "/metrics", "/init", "/envs"} {
 		mux.Handle(p, plain)
 	}
+	mux.Handle("/port", newPortRelay(hc))
 	return mux
 }
 

@@ -34,7 +34,7 @@ type Root struct {
 }
 
 // version changes when what is made up here changes.
-const version = "2"
+const version = "3"
 
 // Prepare makes the image's root file system beneath home, or finds it made.
 func Prepare(home, image string) (Root, error) {
@@ -162,6 +162,7 @@ func build(root string, links, host []string) error {
 		{"tmp", 0o777 | fs.ModeSticky}, {"tmp/.X11-unix", 0o777 | fs.ModeSticky}, {"var", 0o755}, {"var/tmp", 0o777 | fs.ModeSticky},
 		{"var/lib", 0o755}, {"var/log", 0o755}, {"var/cache", 0o755}, {"root", 0o700}, {"home", 0o755},
 		{"home/user", 0o755}, {"workspace", 0o755}, {"opt", 0o755}, {"mnt", 0o755}, {"srv", 0o755}, {".ravi", 0o755}, {".ravi/in", 0o755},
+		{"ravi", 0o755}, {"ravi/context", 0o755},
 	} {
 		p := filepath.Join(root, d.path)
 		if err := os.MkdirAll(p, 0o755); err != nil {

@@ -120,7 +120,7 @@ func (Backend) Create(ctx context.Context, s backend.Spec) (backend.Instance, er
 	plan := keeper.Plan{
 		ID: s.ID, Dir: s.Dir,
 		Relay: progs.Relay, Maker: progs.Kernel, MakerArgs: []string{MakerName}, Request: b,
-		Cgroup: req.Cgroup, Grace: s.Grace,
+		Cgroup: req.Cgroup, Owner: s.Owner,
 		LinkToken: req.LinkToken, Resume: s.Checkpoint != "",
 	}
 	if !rootless {

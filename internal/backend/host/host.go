@@ -84,7 +84,7 @@ func (Backend) Create(ctx context.Context, s backend.Spec) (backend.Instance, er
 	plan := keeper.Plan{
 		ID: s.ID, Dir: s.Dir,
 		Relay: progs.Relay, Maker: progs.Keeper, MakerArgs: []string{"ravi-keeper", maker.Mode}, Request: b,
-		KeepMounts: true, Stays: true, SameProcesses: true, Grace: s.Grace,
+		KeepMounts: true, Stays: true, SameProcesses: true, Owner: s.Owner,
 	}
 	if os.Geteuid() == 0 {
 		plan.RelayUID = relayID(s.ID)
@@ -99,6 +99,9 @@ func (Backend) Create(ctx context.Context, s backend.Spec) (backend.Instance, er
 	}
 	return &instance{Handle: h, notes: notes(withheld)}, nil
 }
+
+// Attached is the instance of a sandbox that was made before.
+func Attached(h *keeper.Handle) backend.Instance { return &instance{Handle: h} }
 
 // check refuses what would have to be silently left undone.
 func check(s backend.Spec) error {

@@ -223,10 +223,14 @@ func (*ListRequest) Descriptor() ([]byte, []int) {
 }
 
 type ProcessInfo struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Config        *ProcessConfig         `protobuf:"bytes,1,opt,name=config,proto3" json:"config,omitempty"`
-	Pid           uint32                 `protobuf:"varint,2,opt,name=pid,proto3" json:"pid,omitempty"`
-	Tag           *string                `protobuf:"bytes,3,opt,name=tag,proto3,oneof" json:"tag,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Config *ProcessConfig         `protobuf:"bytes,1,opt,name=config,proto3" json:"config,omitempty"`
+	Pid    uint32                 `protobuf:"varint,2,opt,name=pid,proto3" json:"pid,omitempty"`
+	Tag    *string                `protobuf:"bytes,3,opt,name=tag,proto3,oneof" json:"tag,omitempty"`
+	// Who it runs as.
+	User string `protobuf:"bytes,100,opt,name=user,proto3" json:"user,omitempty"`
+	// It has a terminal.
+	Terminal      bool `protobuf:"varint,101,opt,name=terminal,proto3" json:"terminal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -280,6 +284,20 @@ func (x *ProcessInfo) GetTag() string {
 		return *x.Tag
 	}
 	return ""
+}
+
+func (x *ProcessInfo) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *ProcessInfo) GetTerminal() bool {
+	if x != nil {
+		return x.Terminal
+	}
+	return false
 }
 
 type ListResponse struct {
@@ -1772,11 +1790,13 @@ const file_process_process_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\x06\n" +
 	"\x04_cwd\"\r\n" +
-	"\vListRequest\"n\n" +
+	"\vListRequest\"\x9e\x01\n" +
 	"\vProcessInfo\x12.\n" +
 	"\x06config\x18\x01 \x01(\v2\x16.process.ProcessConfigR\x06config\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\rR\x03pid\x12\x15\n" +
-	"\x03tag\x18\x03 \x01(\tH\x00R\x03tag\x88\x01\x01B\x06\n" +
+	"\x03tag\x18\x03 \x01(\tH\x00R\x03tag\x88\x01\x01\x12\x12\n" +
+	"\x04user\x18d \x01(\tR\x04user\x12\x1a\n" +
+	"\bterminal\x18e \x01(\bR\bterminalB\x06\n" +
 	"\x04_tag\"B\n" +
 	"\fListResponse\x122\n" +
 	"\tprocesses\x18\x01 \x03(\v2\x14.process.ProcessInfoR\tprocesses\"\xac\x02\n" +

@@ -1,9 +1,13 @@
 package intercept
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
+	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"time"
 )
 
@@ -35,8 +39,7 @@ func (p *Proxy) ServeService(ctx context.Context, guest net.Conn, name string, p
 	}
 	up, err := open(ctx)
 	if err != nil {
-		f.event(Event{Proto: protoService, Allowed: true, Rule: f.may.Rule, Why: err.Error()})
-		reset(guest)
+		f.unavailable(guest, err)
 		return
 	}
 	f.hold(up)
@@ -46,6 +49,37 @@ func (p *Proxy) ServeService(ctx context.Context, guest net.Conn, name string, p
 		e.Why = err.Error()
 	}
 	f.event(e)
+}
+
+// unavailableBody is what a client of a service reads when nobody serves it.
+const unavailableBody = `{"error":{"code":"UNAVAILABLE","message":"Ravi's own side does not answer now","hint":"try again in a few seconds"}}`
+
+// unavailable ends a connection to a service that nobody serves. A client that
+// speaks HTTP/1 is told by an answer to its request, another one by the cut.
+func (f *flow) unavailable(guest net.Conn, why error) {
+	e := Event{Proto: protoService, Allowed: true, Rule: f.may.Rule, Why: why.Error()}
+	conn := &replay{Conn: guest}
+	kind, _, err := f.sniff(conn, nil)
+	var req *http.Request
+	if err == nil && kind == kindHTTP1 {
+		conn.SetReadDeadline(time.Now().Add(f.limits.HeaderTimeout))
+		req, err = http.ReadRequest(bufio.NewReader(io.LimitReader(conn, int64(f.limits.HeaderBytes))))
+	}
+	if err != nil || req == nil {
+		f.event(e)
+		reset(guest)
+		return
+	}
+	e.Method, e.Path, e.Status = req.Method, req.URL.EscapedPath(), http.StatusServiceUnavailable
+	w := bufio.NewWriter(guest)
+	fmt.Fprintf(w, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nRetry-After: 5\r\nContent-Length: %d\r\nConnection: close\r\n\r\n",
+		e.Status, http.StatusText(e.Status), len(unavailableBody))
+	if req.Method != http.MethodHead {
+		w.WriteString(unavailableBody)
+	}
+	w.Flush() // a guest that is gone misses nothing
+	f.event(e)
+	closeGently(guest)
 }
 
 // Refuse ends a connection to a service, and says why.
