@@ -30,6 +30,9 @@ import (
 // knows whose key it is.
 func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	args = args[min(1, len(args)):]
+	if len(args) == 1 && args[0] == ownerArg {
+		return runOwner(stderr)
+	}
 	if _, keyed := os.LookupEnv(runs.EnvKey); keyed {
 		return asKeyHolder(args, stdin, stdout, stderr)
 	}

@@ -39,6 +39,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"status": status},
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("RAVI_HOME", filepath.Join(env.WorkDir, "home"))
+			env.Setenv("HOSTILE", "a\x1b[2J")
 			return nil
 		},
 	})
