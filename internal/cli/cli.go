@@ -20,6 +20,7 @@ import (
 	"ravi/internal/access"
 	"ravi/internal/audit"
 	"ravi/internal/command"
+	"ravi/internal/guard"
 	runs "ravi/internal/run"
 	safe "ravi/internal/term"
 )
@@ -30,11 +31,11 @@ import (
 // knows whose key it is.
 func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	args = args[min(1, len(args)):]
-	if len(args) == 1 && args[0] == ownerArg {
-		return runOwner(stderr)
-	}
 	if _, keyed := os.LookupEnv(runs.EnvKey); keyed {
 		return asKeyHolder(args, stdin, stdout, stderr)
+	}
+	if len(args) == 1 && args[0] == ownerArg {
+		return runOwner(stderr)
 	}
 	return run(args, stdin, stdout, stderr, program())
 }
@@ -156,6 +157,9 @@ func runCommand(ctx context.Context, env *command.Env, c *command.Command, in an
 	width := terminalWidth(env.Stdout)
 	progress := newProgress(env)
 	env.Progress, env.Stdout, env.Stderr = progress, progress.stdout(), progress.stderr()
+	if err := isOperator(); err != nil {
+		return 0, err
+	}
 	// What the operator changes is written down; what this program only reads for whoever started it is not.
 	if c.Access == command.Write && c.Reach != command.LocalOnly {
 		env.Auditor, err = newAuditor(ctx, env)
@@ -177,6 +181,20 @@ func runCommand(ctx context.Context, env *command.Env, c *command.Command, in an
 	}
 	_, err = io.WriteString(env.Stdout, b.String())
 	return c.Exit(out), err
+}
+
+// isOperator says whether this process is positively the operator's. An agent that put its key away is not.
+func isOperator() error {
+	err := guard.SelfIsOperator()
+	if err == nil {
+		return nil
+	}
+	told := &command.Error{Code: command.CodeGateway, Message: err.Error(), Hint: "set " + runs.EnvKey + " and " + runs.EnvURL + " as this sandbox got them", Exit: command.ExitFailed, Err: err}
+	var why *guard.Error
+	if errors.As(err, &why) {
+		told.Hint = why.Hint
+	}
+	return told
 }
 
 // newAuditor opens the audit.

@@ -169,10 +169,16 @@ func runOptions(ctx context.Context, env *command.Env, in runInput) (o runs.Opti
 		Decide: func(paths []gitbox.RiskyPath) error { return decide(env, in.Yes, paths) },
 		Step:   env.Progress.Step, Note: env.Progress.Log,
 	}
+	if o.AuditHead, err = auditHead(env); err != nil {
+		return o, err
+	}
 	if o.SaveEvery, err = saveEvery(); err != nil {
 		return o, err
 	}
 	if err := runSecrets(ctx, env, in, &o); err != nil {
+		return o, err
+	}
+	if err := boundRun(ctx, env, &o); err != nil {
 		return o, err
 	}
 	if err := runContext(ctx, env, in, &o); err != nil {

@@ -78,7 +78,7 @@ type Request struct {
 	AgentID      string
 	SessionID    string
 	TaskID       string
-	RunID        string // the key is that run's
+	RunID        string // the key is that run's; who lets holders of keys choose it gives them every run's wires
 	Capabilities access.Capabilities
 	Profile      string        // empty: the parent's, or the default one
 	TTL          time.Duration // 0: DefaultTTL, and RunTTL for a run's
@@ -150,7 +150,7 @@ func narrow(key *store.Key, parent store.Key, wanted access.Capabilities) error 
 		own, above *string
 	}{
 		{"agent", &key.AgentID, &parent.AgentID}, {"session", &key.SessionID, &parent.SessionID}, {"task", &key.TaskID, &parent.TaskID},
-		{"run", &key.RunID, &parent.RunID}, {"profile", &key.Profile, &parent.Profile},
+		{"profile", &key.Profile, &parent.Profile},
 	} {
 		switch {
 		case *f.own == "":
@@ -159,8 +159,8 @@ func narrow(key *store.Key, parent store.Key, wanted access.Capabilities) error 
 			return fmt.Errorf("%w: %s is for another %s", ErrExceeds, parent.ID, f.what)
 		}
 	}
-	if parent.Kind == store.KeyRun {
-		key.Kind = store.KeyRun
+	if key.RunID == "" && parent.Kind == store.KeyRun {
+		key.Kind, key.RunID = store.KeyRun, parent.RunID
 	}
 	if key.ExpiresAt.After(parent.ExpiresAt) {
 		key.ExpiresAt = parent.ExpiresAt

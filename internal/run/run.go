@@ -11,6 +11,7 @@
 package run
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -36,6 +37,8 @@ import (
 type Options struct {
 	Home  string
 	Store *store.Store
+	// RunID is a run that is recorded already, as queued, and becomes this process's; empty: it is recorded now.
+	RunID string
 	// AuditHead is the file of the audit's head; empty: where it is unless told otherwise.
 	AuditHead string
 	// Repo is a path or an address; Ref names what to start from, or is empty
@@ -147,7 +150,7 @@ func run(ctx context.Context, o Options) (*Task, error) {
 	if err != nil {
 		return nil, err
 	}
-	id := store.NewRunID()
+	id := cmp.Or(o.RunID, store.NewRunID())
 	dir, err := newFolder(o.Home, id, o.Redact)
 	if err != nil {
 		return nil, err
@@ -165,11 +168,7 @@ func run(ctx context.Context, o Options) (*Task, error) {
 	if err := dir.write(TaskTextFile, []byte(o.Task)); err != nil {
 		return nil, fmt.Errorf("writing the run's folder: %w", err)
 	}
-	if _, err := o.Store.InsertRun(ctx, scrub(o.Redact, store.Run{
-		AgentID: o.AgentID, SessionID: o.SessionID, TaskID: o.TaskID, CreatedBy: o.CreatedBy, Owner: self,
-		ID: id, Status: store.RunRunning, Command: o.Command, Repo: shown, Task: o.Task, Dir: dir.dir,
-		CreatedAt: s.task.StartedAt, StartedAt: &s.task.StartedAt,
-	})); err != nil {
+	if err := s.record(ctx, shown); err != nil {
 		return nil, fmt.Errorf("recording the run: %w", err)
 	}
 	// From now on there is a task.json; if this process is killed, the sweep
@@ -196,6 +195,25 @@ func run(ctx context.Context, o Options) (*Task, error) {
 		err = nil
 	}
 	return s.task, errors.Join(err, s.finish(context.WithoutCancel(ctx)))
+}
+
+// record writes the run down as this process's.
+func (s *state) record(ctx context.Context, repo string) error {
+	r := scrub(s.Redact, store.Run{
+		ID: s.task.ID, AgentID: s.AgentID, SessionID: s.SessionID, TaskID: s.TaskID, CreatedBy: s.CreatedBy, Owner: s.self,
+		Status: store.RunRunning, Command: s.Command, Repo: repo, Task: s.Task, Dir: s.dir.dir,
+		CreatedAt: s.task.StartedAt, StartedAt: &s.task.StartedAt,
+	})
+	if s.RunID == "" {
+		_, err := s.Store.InsertRun(ctx, r)
+		return err
+	}
+	_, err := s.Store.UpdateRun(ctx, s.RunID, func(have *store.Run) error {
+		r.CreatedAt, r.CreatedBy = have.CreatedAt, have.CreatedBy
+		*have = r
+		return nil
+	})
+	return err
 }
 
 func limits(c sandbox.Config) store.Limits {

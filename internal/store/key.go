@@ -221,6 +221,22 @@ func (s *Store) CountKeys(ctx context.Context, f KeyFilter) (int, error) {
 	return keys.count(ctx, s.db, f.choice())
 }
 
+// CountLiveBy says how many runs and sandboxes live that were made with a key, with any that it descends from, or with any
+// that descends from those. A run and its sandbox are one.
+func (s *Store) CountLiveBy(ctx context.Context, id string) (int, error) {
+	n, err := number(ctx, s.db, `WITH RECURSIVE up (name, parent) AS (
+			SELECT id, parent_id FROM keys WHERE id = ?
+			UNION
+			SELECT id, parent_id FROM up JOIN keys ON id = parent
+		), down (name) AS (
+			SELECT name FROM up WHERE parent = ''
+			UNION
+			SELECT id FROM down JOIN keys ON parent_id = name
+		) SELECT (SELECT count(*) FROM runs WHERE status IN ('queued', 'running') AND created_by IN (SELECT name FROM down))
+			+ (SELECT count(*) FROM sandboxes WHERE seen NOT IN ('ended', 'failed') AND run_id IS NULL AND created_by IN (SELECT name FROM down))`, id)
+	return int(n), err
+}
+
 // RevokeKey revokes a key, named by its full id, and all that descend from it. It gives the ids of those that were not
 // revoked before; doing it twice is no error.
 func (s *Store) RevokeKey(ctx context.Context, id, reason string) ([]string, error) {

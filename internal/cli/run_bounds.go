@@ -1,0 +1,104 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"ravi/internal/access"
+	"ravi/internal/command"
+	runs "ravi/internal/run"
+	"ravi/internal/store"
+	"ravi/sandbox"
+)
+
+// profileOf is a profile by its name; the default one is there also if nobody set it.
+func profileOf(ctx context.Context, st *store.Store, name string) (access.Profile, error) {
+	row, err := st.Profile(ctx, name)
+	if errors.Is(err, store.ErrNotFound) && name == access.DefaultName {
+		return access.DefaultProfile(), nil
+	}
+	if err != nil {
+		return access.Profile{}, err
+	}
+	var p access.Profile
+	return p, json.Unmarshal(row.Spec, &p)
+}
+
+// boundRun holds a run that a holder of a key asked for against its profile. What was not said is the profile's to say,
+// and the paths become those that were checked.
+func boundRun(ctx context.Context, env *command.Env, o *runs.Options) error {
+	if env.Caller.IsOperator() {
+		return nil
+	}
+	key := env.Caller.Key
+	if key == nil {
+		return command.Denied(&access.Denied{Caller: env.Caller.Name(), Missing: "a key"})
+	}
+	p, err := profileOf(ctx, o.Store, key.Profile)
+	if err != nil {
+		return err
+	}
+	if o.Timeout == 0 {
+		o.Timeout = time.Duration(p.Timeout) * time.Second
+	}
+	w, err := p.Check(key.Profile, wishOf(*o))
+	if err != nil {
+		return command.Denied(err)
+	}
+	o.Repo, o.Config.Backend = w.Repo, w.Backend
+	for i := range o.Config.ExtraVolumes {
+		o.Config.ExtraVolumes[i].Host = w.Volumes[i].Host
+	}
+	return nil
+}
+
+// wishOf is what a run asks of the host, everything said.
+func wishOf(o runs.Options) access.Wish {
+	c := o.Config
+	w := access.Wish{
+		Backend: c.Backend, Image: c.Image, Repo: o.Repo, Secrets: o.Secrets, Networks: networksOf(c.AllowNet),
+		CPUs: c.CPUs, MemoryMiB: c.MemoryMiB, DiskGB: 4, Timeout: o.Timeout,
+	}
+	if w.Backend == sandbox.BackendAuto {
+		w.Backend = sandbox.BackendGVisor
+	}
+	if c.DiskSizeGB != nil {
+		w.DiskGB = *c.DiskSizeGB
+	}
+	for _, v := range c.ExtraVolumes {
+		w.Volumes = append(w.Volumes, access.Volume{Host: v.Host, ReadOnly: v.ReadOnly})
+	}
+	return w
+}
+
+func networksOf(a sandbox.AllowNet) []string {
+	switch {
+	case a.All:
+		return []string{"all"}
+	case len(a.Rules) == 0:
+		return []string{"none"}
+	}
+	return a.Rules
+}
+
+// boundCount says whether a caller has room for one more, which is recorded already.
+func boundCount(ctx context.Context, env *command.Env, st *store.Store) error {
+	if env.Caller.IsOperator() {
+		return nil
+	}
+	key := env.Caller.Key
+	p, err := profileOf(ctx, st, key.Profile)
+	if err != nil {
+		return err
+	}
+	n, err := st.CountLiveBy(ctx, key.ID)
+	if err != nil {
+		return err
+	}
+	if n > p.Sandboxes {
+		return command.Denied(&access.Denied{Caller: "the profile " + key.Profile, Missing: "room for one more sandbox"})
+	}
+	return nil
+}
