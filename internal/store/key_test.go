@@ -274,6 +274,30 @@ func TestExtend(t *testing.T) {
 	if live, err := s.ListKeys(ctx, KeyFilter{Live: true}); err != nil || len(live) != 0 {
 		t.Errorf("live: %v, %v", live, err)
 	}
+	// Its machine slept; its owner is there and extends it. Below one that is over, nothing goes on.
+	slept := newKey("", "slept")
+	slept.Kind, slept.RunID, slept.CreatedAt, slept.ExpiresAt = KeyRun, "run1", Now().Add(-time.Hour), Now().Add(-time.Minute)
+	if slept, err = s.InsertKey(ctx, slept, nil); err != nil {
+		t.Fatal(err)
+	}
+	until := Now().Add(time.Minute)
+	if k, err := s.ExtendKey(ctx, slept.ID, until); err != nil || !k.ExpiresAt.Equal(until) {
+		t.Errorf("the key of a run that slept: %v, %v", k.ExpiresAt, err)
+	}
+	below := newKey(old.ID, "below")
+	below.Kind, below.RunID, below.CreatedAt, below.ExpiresAt = KeyRun, "run2", old.CreatedAt, old.ExpiresAt
+	if below, err = s.InsertKey(ctx, below, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.ExtendKey(ctx, below.ID, until); !errors.Is(err, ErrFinal) {
+		t.Errorf("a run's key below an expired one: %v", err)
+	}
+	if _, err := s.RevokeKey(ctx, slept.ID, ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.ExtendKey(ctx, slept.ID, until.Add(time.Minute)); !errors.Is(err, ErrFinal) {
+		t.Errorf("a run's key that is revoked: %v", err)
+	}
 }
 
 // Who can write to the table, but not to the schema, changes no line of keys and no right, and revives none.
