@@ -242,6 +242,15 @@ func TestTheClockIsTheCallers(t *testing.T) {
 	}
 }
 
+// If the reckoning were wrong, there would be no snapshot rather than one that is too large.
+func TestTheBoundIsLookedAtInTheEnd(t *testing.T) {
+	b := newBuilder(nil, Options{MaxBytes: MinBytes, Time: t0})
+	b.add(file{File: File{Path: "AGENTS.md"}, content: make([]byte, MinBytes)})
+	if m, err := b.finish(); err == nil {
+		t.Errorf("%d bytes passed", m.Bytes)
+	}
+}
+
 func TestMiddle(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		s := rapid.String().Draw(r, "text")

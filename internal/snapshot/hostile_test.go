@@ -370,3 +370,34 @@ func TestTheOperatorIs(t *testing.T) {
 		t.Errorf("the operator is named %d times:\n%s", n, files["task.md"])
 	}
 }
+
+// A long name, or one of marks without width, is a short one, and leaves room for what was said.
+func TestNamesAreShort(t *testing.T) {
+	w := newWorld(t)
+	for i, unit := range []string{"a", "\u0301", "\x1b", "漢"} {
+		long := strings.Repeat(unit, 100_000/len(unit))
+		id := fmt.Sprintf("tsk%d", i+1)
+		w.forge("tasks", map[string]any{"id": id, "agent_id": "agt1", "session_id": "ses1", "title": long, "status": "open", "author": long, "created_at": 0, "updated_at": 0})
+		w.forge("task_comments", map[string]any{"id": "com" + id, "task_id": id, "kind": "comment", "text": "said", "author": long, "created_at": 0})
+		w.forge("messages", map[string]any{"id": "msg" + id, "session_id": "ses1", "seq": i + 1, "role": "user", "author": long, "channel": long, "text": "said", "run_id": long, "created_at": 0})
+		if _, err := w.raw.ExecContext(t.Context(), `UPDATE sessions SET title = ?1; UPDATE agents SET name = ?1`, long); err != nil {
+			t.Fatal(err)
+		}
+		o := options()
+		o.MaxBytes = MinBytes
+		_, files := w.build(o)
+		for path, text := range files {
+			for line := range strings.Lines(text) {
+				if len(line) > 2000 {
+					t.Errorf("%q: a line of %s has %d bytes", unit, path, len(line))
+				}
+			}
+		}
+		if lines, left := said(t, files["conversation.jsonl"]); left > 0 || len(lines) != i+1 || lines[i].Text != "said" {
+			t.Errorf("%q: %d messages, %d left out", unit, len(lines), left)
+		}
+		if !strings.Contains(files["task.md"], "> said\n") {
+			t.Errorf("%q: the comment is not there", unit)
+		}
+	}
+}

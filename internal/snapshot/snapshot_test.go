@@ -210,6 +210,12 @@ func verify(t failer, o Options, m Manifest, files map[string]string) {
 	if len(m.Files) != len(files)-1 || listed != m.Bytes {
 		t.Errorf("the manifest has %d files with %d bytes and says %d; there are %d files beside it", len(m.Files), listed, m.Bytes, len(files)-1)
 	}
+	for _, f := range m.Files {
+		told := slices.ContainsFunc(m.Cuts, func(c Cut) bool { return strings.HasPrefix(f.Path, c.Path) || c.Path == "others" })
+		if f.Cut && !told {
+			t.Errorf("nothing says what of %s is cut", f.Path)
+		}
+	}
 	for _, c := range m.Cuts {
 		if c.What == "" || !strings.Contains(files[readmeName], c.Path) {
 			t.Errorf("the README does not tell of %+v", c)
