@@ -300,6 +300,37 @@ func TestExtend(t *testing.T) {
 	}
 }
 
+func TestCountLiveBy(t *testing.T) {
+	s, ctx := newStore(t), t.Context()
+	a, b, c := line3(t, s)
+	other, err := s.InsertKey(ctx, newKey("", "other"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, by := range []string{a.ID, b.ID, c.ID, other.ID, "operator"} {
+		run, err := s.InsertRun(ctx, Run{CreatedBy: by})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range []Sandbox{{RunID: run.ID, CreatedBy: by}, {CreatedBy: by}, {CreatedBy: by, Seen: SeenEnded}} {
+			b.Backend = "gvisor"
+			if _, err := s.InsertSandbox(ctx, b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if i == 2 {
+			if _, err := s.UpdateRun(ctx, run.ID, func(r *Run) error { r.Status = RunFailed; return nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for id, want := range map[string]int{a.ID: 5, b.ID: 5, c.ID: 5, other.ID: 2, "ctx_none": 0, "": 0} {
+		if n, err := s.CountLiveBy(ctx, id); err != nil || n != want {
+			t.Errorf("%s: %d, %v; want %d", id, n, err, want)
+		}
+	}
+}
+
 // Who can write to the table, but not to the schema, changes no line of keys and no right, and revives none.
 func TestKeysAreNotEdited(t *testing.T) {
 	s, ctx := newStore(t), t.Context()
