@@ -15,7 +15,7 @@ const guestContext = "/ravi/context"
 // belongs to the folder's owner is seen as the sandbox's user's. Without root
 // there is no such translation: files must be readable by all, and the folder
 // above may be closed instead. On the host backend the folder is seen where it
-// is, and nothing keeps commands from writing it.
+// is, and only if that is sealed (WithService) it cannot be written.
 func WithContext(dir string) Option { return func(o *options) { o.context = dir } }
 
 // ContextDir is where the folder of WithContext is, as the sandbox sees it; empty
@@ -41,6 +41,9 @@ func (s *Sandbox) takeContext(dir string) ([]backend.Mount, error) {
 	}
 	if s.backend == BackendHost {
 		s.context = real
+		if s.sealed() {
+			return []backend.Mount{{Host: real, Guest: real, ReadOnly: true}}, nil
+		}
 		return nil, nil
 	}
 	s.context = guestContext

@@ -78,7 +78,7 @@ func TestHostSaysWhatItIs(t *testing.T) {
 		name = u.Username
 	}
 	notes := strings.Join(sb.Notes, "\n")
-	for _, want := range []string{"as " + name + ", with no isolation", "reach the network", "not enforced", "HTTPS_PROXY is not passed on"} {
+	for _, want := range []string{"as " + name + ", with no isolation", "reach the network", "to Ravi are the operator", "not enforced", "HTTPS_PROXY is not passed on"} {
 		if !strings.Contains(notes, want) {
 			t.Errorf("the notes do not say %q:\n%s", want, notes)
 		}
