@@ -111,7 +111,7 @@ func TestTakeOverIsChecked(t *testing.T) {
 			secrets: secrets{known: map[string]string{"TOKEN": placeholder, "OTHER": other}}}
 	}
 	secret := func(name string) Secret {
-		return Secret{Name: name, Value: "value", Hosts: []string{"api.example.com"}}
+		return Secret{Name: name, Value: "another value", Hosts: []string{"api.example.com"}}
 	}
 	strange := secret("TOKEN")
 	strange.Placeholder = "a placeholder of my own"
@@ -133,7 +133,7 @@ func TestTakeOverIsChecked(t *testing.T) {
 	if got := next.Placeholders(); got["TOKEN"] != placeholder || got["OTHER"] != other || len(got) != 2 {
 		t.Errorf("the placeholders are %v", got)
 	}
-	if list := next.secrets.list(); len(list) != 2 || list[0].Value != "value" {
+	if list := next.secrets.list(); len(list) != 2 || list[0].Value != "another value" {
 		t.Errorf("the network's gateway is told of %d secrets", len(list))
 	}
 }

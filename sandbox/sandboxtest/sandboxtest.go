@@ -47,6 +47,7 @@ func Run(t *testing.T, f Factory) {
 	t.Run("files", s.files)
 	t.Run("tar", s.tar)
 	t.Run("state", s.state)
+	t.Run("attach", s.attach)
 	if f.Isolated {
 		t.Run("isolation", s.isolation)
 	}
