@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -268,6 +269,21 @@ func TestVerifyTellsWhere(t *testing.T) {
 		if err := verify(t, l); !errors.As(err, &found) || !strings.Contains(found.What, want) || found.Row != c.row || !strings.Contains(found.Hint(), "keep a copy") {
 			t.Errorf("got %v, %+v; want %q", err, found, want)
 		}
+	}
+}
+
+// Without a head, the database's own count shows what is missing at the end, as far as it was left alone.
+func TestVerifyWithoutHead(t *testing.T) {
+	l, home := newLog(t)
+	appendRows(t, l, 5)
+	if err := os.Remove(filepath.Join(home, HeadFile)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := raw(t, home).Exec(unlock + `DELETE FROM audit WHERE seq > 3`); err != nil {
+		t.Fatal(err)
+	}
+	if err := verify(t, l); !errors.Is(err, ErrTampered) || !strings.Contains(err.Error(), "rows 4 to 5 are missing at the end, says the database's own count") {
+		t.Errorf("got %v", err)
 	}
 }
 
