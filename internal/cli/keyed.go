@@ -8,10 +8,8 @@ import (
 
 	"ravi/internal/config"
 	"ravi/internal/connected"
+	"ravi/internal/daemon"
 )
-
-// gatewaySocket is the name of the gateway's socket in Ravi's home.
-const gatewaySocket = "cli-gateway.sock"
 
 // asKeyHolder asks the gateway, which is what a holder of a key can do.
 func asKeyHolder(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
@@ -24,7 +22,7 @@ func asKeyHolder(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 func gatewayPath() string {
 	dir, err := config.Dir()
 	if err != nil {
-		return filepath.Join("/", "no-home", gatewaySocket)
+		return filepath.Join("/", "no-home", daemon.Socket)
 	}
-	return filepath.Join(dir, gatewaySocket)
+	return filepath.Join(dir, daemon.Socket)
 }

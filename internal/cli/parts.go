@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"ravi/internal/command"
+	"ravi/internal/daemon"
 )
 
 // parts are what a command line is put together from, so that a test can put it together otherwise.
@@ -12,6 +13,8 @@ type parts struct {
 	newSweeper func(context.Context, *command.Env) (command.Sweeper, error)
 	// register adds the commands that stand on the packages below.
 	register []func(*command.Table)
+	// daemon is what this process is, if it is the daemon.
+	daemon *daemon.Daemon
 }
 
 // program is the command line of the ravi program.

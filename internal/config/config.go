@@ -30,6 +30,8 @@ type Config struct {
 	Tools Tools `json:"tools"`
 	// Net is the block network: what the operator decided for every sandbox.
 	Net strictjson.Raw `json:"network"`
+	// Gateway says where the daemon listens besides its socket.
+	Gateway Gateway `json:"gateway"`
 	// Audit says where the head of the audit is.
 	Audit Audit `json:"audit"`
 
@@ -39,6 +41,32 @@ type Config struct {
 // Tools holds the settings of what agents work with.
 type Tools struct {
 	Sandbox strictjson.Raw `json:"sandbox"`
+}
+
+// Gateway is the block gateway.
+type Gateway struct {
+	// Host is an address or a name, empty for 127.0.0.1; elsewhere than on loopback it needs TLS.
+	Host string `json:"host"`
+	// Port is missing for 7777; 0 is none.
+	Port *int `json:"port"`
+	// TLSCert and TLSKey are files, as PEM.
+	TLSCert string `json:"tls_cert"`
+	TLSKey  string `json:"tls_key"`
+}
+
+// gatewayPort is where the gateway listens unless told otherwise.
+const gatewayPort = 7777
+
+// Address is where to listen; port 0 is nowhere.
+func (g Gateway) Address() (host string, port int) {
+	host, port = g.Host, gatewayPort
+	if host == "" {
+		host = "127.0.0.1"
+	}
+	if g.Port != nil {
+		port = *g.Port
+	}
+	return host, port
 }
 
 // Audit is the block audit.

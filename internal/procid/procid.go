@@ -1,17 +1,20 @@
 // Package procid names a process so that it can be recognised later: its number and the moment it started. A number
 // alone is given out again by the kernel, and whoever acts on a recorded one could signal, or wait for, a stranger.
 //
-// It reads /proc and asks the kernel about a process. It never signals one.
+// It reads /proc and asks the kernel about a process. It signals one only by a descriptor that is of no other.
 package procid
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"strconv"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // ErrGone says that there is no such process (a zombie has ended too).
@@ -89,4 +92,49 @@ func parseStat(stat []byte) (state byte, start uint64, err error) {
 		return 0, 0, fmt.Errorf("its start is not a number: %w", err)
 	}
 	return fields[0][0], start, nil
+}
+
+// Signal sends a signal to a process, and to no other that has its number by now.
+func Signal(id ID, sig unix.Signal) error {
+	fd, err := open(id)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return os.NewSyscallError("pidfd_send_signal", unix.PidfdSendSignal(fd, sig, nil, 0))
+}
+
+// Wait waits until a process has ended.
+func Wait(ctx context.Context, id ID) error {
+	fd, err := open(id)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	for ctx.Err() == nil {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 100)
+		if n > 0 {
+			return nil
+		}
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return os.NewSyscallError("poll", err)
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// open holds on to a process; what has its number afterwards is another.
+func open(id ID) (int, error) {
+	fd, err := unix.PidfdOpen(id.PID, 0)
+	if err != nil {
+		return -1, os.NewSyscallError("pidfd_open", err)
+	}
+	if !Alive(id) {
+		unix.Close(fd)
+		return -1, unix.ESRCH
+	}
+	return fd, nil
 }
