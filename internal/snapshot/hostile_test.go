@@ -401,3 +401,22 @@ func TestNamesAreShort(t *testing.T) {
 		}
 	}
 }
+
+// The id of a task becomes the name of a file only if it is one.
+func TestTaskIDsAreNoPaths(t *testing.T) {
+	w := newWorld(t)
+	w.task("tsk1", "t", "b")
+	ids := []string{"../../evil", "a/b", "..", "", "tsk\n", "TSK", "é", strings.Repeat("a", 65), "/tmp/x", "README.md"}
+	for _, id := range ids {
+		w.forge("tasks", map[string]any{"id": id, "agent_id": "agt1", "session_id": "ses1", "title": "evil", "status": "open", "created_at": 0, "updated_at": 0})
+	}
+	m, files := w.build(options())
+	for path := range files {
+		if strings.HasPrefix(path, "tasks") {
+			t.Errorf("%s is there", path)
+		}
+	}
+	if len(m.Cuts) != len(ids) {
+		t.Errorf("what is not there is told as %v", m.Cuts)
+	}
+}

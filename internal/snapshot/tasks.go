@@ -52,7 +52,7 @@ func (b *builder) otherTasks(ctx context.Context, share int64) error {
 			seen++
 			filter.Before = task.ID
 		}
-		if len(page) < pageOf {
+		if len(page) < pageOf || seen >= all {
 			return nil
 		}
 	}
@@ -151,7 +151,7 @@ func (b *builder) comments(ctx context.Context, taskID string, most int64, each 
 			all++
 			filter.After = c.ID
 		}
-		if len(page) < pageOf {
+		if len(page) < pageOf || filter.After == "" {
 			break
 		}
 	}
