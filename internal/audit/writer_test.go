@@ -134,6 +134,9 @@ func TestAppendOfTheImpatient(t *testing.T) {
 	if err := w.Append(t.Context()); err != nil {
 		t.Errorf("nothing: %v", err)
 	}
+	if err := w.Close(); err != nil { // so that nothing is still on its way
+		t.Error(err)
+	}
 	if n := count(t, l, Filter{}); n != 0 {
 		t.Errorf("%d rows", n)
 	}
