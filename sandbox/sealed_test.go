@@ -151,6 +151,19 @@ func outside(t *testing.T, home string) target {
 	a.Disk = st.Dev
 	if os.Geteuid() == 0 {
 		a.Elsewhere = elsewhere(t, home)
+		// Where even root may not open the disk, another device stands for it.
+		null, dir := unix.Mkdev(1, 3), t.TempDir()
+		for node, device := range map[string]uint64{filepath.Join(dir, "disk"): a.Disk, filepath.Join(dir, "null"): null, fmt.Sprintf("/dev/ravi-test-%d", os.Getpid()): null} {
+			kind := uint32(unix.S_IFCHR)
+			if device == a.Disk {
+				kind = unix.S_IFBLK
+			}
+			if err := unix.Mknod(node, kind|0o600, int(device)); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = os.Remove(node) })
+			a.Disks = append(a.Disks, node)
+		}
 	}
 	return a
 }
