@@ -19,5 +19,5 @@ type parts struct {
 
 // program is the command line of the ravi program.
 func program() parts {
-	return parts{newSweeper: newSweeper, register: []func(*command.Table){addSandboxRun, addBench}}
+	return parts{newSweeper: newSweeper, register: []func(*command.Table){addSandboxRun, addRunsCreate, addBench}}
 }

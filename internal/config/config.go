@@ -192,6 +192,12 @@ func Load(home string) (*Config, error) {
 	return c, c.located(strictjson.Decode(data, c))
 }
 
+// Parse reads a configuration that is in no file yet; name is what errors call it.
+func Parse(data []byte, name string) (*Config, error) {
+	c := &Config{path: name}
+	return c, c.located(strictjson.Decode(data, c))
+}
+
 // Sandbox decodes the block tools.sandbox into a value that holds the defaults.
 func (c *Config) Sandbox(into any) error { return c.located(c.Tools.Sandbox.Decode(into)) }
 

@@ -36,6 +36,7 @@ const (
 	codeUsage       = "USAGE"
 	codeRequired    = "GATEWAY_REQUIRED"
 	codeUnavailable = "UNAVAILABLE"
+	codeDenied      = "DENIED"
 	codeUncertain   = "UNCERTAIN" // a write was sent, and no answer came
 	codeInternal    = "INTERNAL"
 )
@@ -122,7 +123,7 @@ func (p *Program) run(ctx context.Context, args []string) (exit int, err *failur
 	}
 	cmd, rest, err := reg.find(top.words)
 	if err != nil {
-		return 0, err
+		return 0, p.denied(ctx, c, top.words, err)
 	}
 	if cmd == nil {
 		if err := onlyGlobals(rest); err != nil {
@@ -147,6 +148,19 @@ func (p *Program) run(ctx context.Context, args []string) (exit int, err *failur
 }
 
 // ask has the gateway do the command, and prints its answer.
+// denied asks the gateway for a command that it did not name, so that it says what the key lacks, and writes it down that
+// it was asked for. Where it says anything else, the command is not known.
+func (p *Program) denied(ctx context.Context, c *client, words []string, unknown *failure) *failure {
+	if len(words) < 2 || !word(words[0], '-') || !word(words[1], '-') {
+		return unknown
+	}
+	_, err := c.do(ctx, request{method: "POST", path: "/api/v1/" + words[0] + "/" + words[1], body: []byte("{}"), accept: "application/json", what: words[0] + "." + words[1], most: maxAnswer})
+	if err != nil && err.code == codeDenied {
+		return err
+	}
+	return unknown
+}
+
 func (p *Program) ask(ctx context.Context, c *client, cmd *command, call *call, asJSON bool) (exit int, err *failure) {
 	body, jerr := json.Marshal(call.body)
 	if jerr != nil {

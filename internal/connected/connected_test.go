@@ -3,6 +3,7 @@ package connected
 import (
 	"io"
 	"net/http"
+	"slices"
 	"os"
 	"path/filepath"
 	"strings"
@@ -220,13 +221,26 @@ func TestUnknownCommands(t *testing.T) {
 		}
 	}
 	for _, s := range g.requests() {
-		if s.method != http.MethodGet {
+		// What was not named is asked for with nothing in it, for the gateway to say what the key lacks.
+		if s.method != http.MethodGet && (s.body != "{}" || !slices.Contains([]string{"/api/v1/task/show", "/api/v1/tasks/shwo", "/api/v1/tasks/frobnicate"}, s.path)) {
 			t.Errorf("it asked %+v", s)
 		}
 	}
 	if r := ravi(t, envOf(url), "", "tasks", "shwo", "--json"); r.exit != ExitUsage {
 		t.Errorf("%+v", r)
 	} else if code, _, _ := errorOf(t, r); code != codeUsage {
+		t.Errorf("%+v", r)
+	}
+}
+
+// A command that the key may not use is refused by the gateway, which says what is missing and writes it down.
+func TestDeniedCommand(t *testing.T) {
+	g, url := newGateway(t)
+	g.answer = func(_ int, w http.ResponseWriter, _ *http.Request) {
+		refuse(w, http.StatusForbidden, "DENIED", "this needs read:secrets.ls", "h")
+	}
+	r := ravi(t, envOf(url), "", "secrets", "ls")
+	if r.exit != ExitFailed || !strings.Contains(r.stderr, "this needs read:secrets.ls") {
 		t.Errorf("%+v", r)
 	}
 }
