@@ -19,13 +19,15 @@ const (
 	readmeName   = "README"
 	manifestName = "manifest.json"
 	// reserve is kept for the README and for what the manifest holds beside the entries of files.
-	reserve = 24 << 10
+	reserve = 32 << 10
 	// maxFiles bounds memory files, and skills.
 	maxFiles = 1000
 	// maxTasks bounds the session's other tasks.
 	maxTasks = 100
+	// maxPath is as long as the path of a file can be, with its folder.
+	maxPath = 220
 	// maxCuts bounds what is told of cuts one by one.
-	maxCuts = 30
+	maxCuts = 20
 )
 
 // file is a file to be written.
@@ -185,7 +187,7 @@ func (b *builder) cut(path string, count int64, what string) {
 		b.moreCuts++
 		return
 	}
-	b.cuts = append(b.cuts, Cut{Path: clip(path, 120), Count: count, What: clip(what, 160)})
+	b.cuts = append(b.cuts, Cut{Path: clip(path, maxPath), Count: count, What: clip(what, 160)})
 }
 
 // finish adds the README and the manifest.
