@@ -24,6 +24,15 @@ func TestNoDenialIsForgotten(t *testing.T) {
 					own += n
 				}
 			}
+			// Before those that have rows are forgotten.
+			if len(f.kinds) > mostCallers*(mostApart+1)+1 || len(f.apart) > mostCallers {
+				t.Fatalf("%d kinds of %d callers are kept", len(f.kinds), len(f.apart))
+			}
+			for caller, n := range f.apart {
+				if n > mostApart {
+					t.Fatalf("%d kinds of %s", n, caller)
+				}
+			}
 			due := f.due()
 			// More comes while it is written.
 			total++
@@ -35,14 +44,6 @@ func TestNoDenialIsForgotten(t *testing.T) {
 					written += d.record.Count
 				}
 				f.written(due)
-			}
-			if len(f.kinds) > mostCallers*(mostApart+1)+1 || len(f.apart) > mostCallers {
-				t.Fatalf("%d kinds of %d callers are kept", len(f.kinds), len(f.apart))
-			}
-			for caller, n := range f.apart {
-				if n > mostApart {
-					t.Fatalf("%d kinds of %s", n, caller)
-				}
 			}
 		}
 		last := f.due()
