@@ -1,18 +1,19 @@
 package cli
 
 import (
-	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
+	"net/http"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -21,7 +22,6 @@ import (
 	"ravi/internal/contextkey"
 	"ravi/internal/daemon"
 	"ravi/internal/guard"
-	"ravi/internal/procid"
 	runs "ravi/internal/run"
 	"ravi/internal/store"
 	safe "ravi/internal/term"
@@ -59,8 +59,9 @@ is changed.`,
 		Group: "daemon", Name: "stop", Access: command.Write, Reach: command.LocalOnly,
 		Summary: "End the daemon",
 		Long: `Asks the daemon to end, and waits until it has. Calls at work are let finish for
-some seconds; runs go on.`,
-		Examples: []command.Example{{Line: "ravi daemon stop"}},
+some seconds; runs go on. The sandboxes of ravi sandbox create end with it,
+unless they are kept for the next daemon, which has a minute to come.`,
+		Examples: []command.Example{{Line: "ravi daemon stop"}, {What: "for a newer ravi", Line: "ravi daemon stop --keep-sandboxes && ravi daemon start"}},
 		Defaults: daemonStopInput{Timeout: 30 * time.Second},
 		Handler:  stopDaemon, Print: printDaemon,
 	})
@@ -88,11 +89,14 @@ shows it.`,
 		Examples: []command.Example{{Line: "ravi daemon status --json"}},
 		Handler: func(ctx context.Context, env *command.Env, _ daemonInfoInput) (daemonInfo, error) {
 			if running == nil {
-				return daemonInfo{}, &command.Error{Code: command.CodeUnavailable, Message: "this is not the daemon", Hint: "ravi daemon status asks it", Status: 503, Exit: command.ExitFailed}
+				return daemonInfo{}, &command.Error{Code: command.CodeUnavailable, Message: "this is not the daemon", Hint: "ravi daemon status asks it", Status: http.StatusServiceUnavailable, Exit: command.ExitFailed}
 			}
-			return daemonInfo{State: running.State(), Swept: running.Swept()}, nil
+			return infoOf(ctx, env, running)
 		},
 	})
+	addDaemonKeep(t)
+	addDaemonLogs(t)
+	addDaemonInstall(t)
 }
 
 // exitNotRunning is the exit code of daemon status for a daemon that does not run, as of init scripts.
@@ -100,6 +104,7 @@ const exitNotRunning = 3
 
 type daemonRunInput struct {
 	Drain time.Duration `json:"drain" flag:"drain" value:"DURATION" host:"size" usage:"how long calls at work may go on at the end"`
+	Keep  bool          `json:"keep_sandboxes" flag:"keep-sandboxes" host:"none" usage:"at the end, leave its sandboxes for the next daemon"`
 }
 
 type (
@@ -110,19 +115,26 @@ type (
 
 type daemonStopInput struct {
 	Timeout time.Duration `json:"timeout" flag:"timeout" value:"DURATION" host:"size" usage:"how long to wait for its end"`
+	Keep    bool          `json:"keep_sandboxes" flag:"keep-sandboxes" host:"none" usage:"leave its sandboxes for the next daemon"`
 }
 
 // daemonInfo is what a daemon says of itself.
 type daemonInfo struct {
 	State daemon.State `json:"state"`
 	Swept daemon.Swept `json:"swept"`
+	// Sandboxes are those that it owns.
+	Sandboxes []string `json:"sandboxes"`
+	Keys      int      `json:"keys"`       // context keys that hold something now
+	AuditRows int64    `json:"audit_rows"` // the number of the audit's last row
 }
 
 // daemonShown is what can be said of a daemon from outside.
 type daemonShown struct {
 	Running bool          `json:"running"`
 	State   *daemon.State `json:"state,omitempty"`
-	Swept   *daemon.Swept `json:"swept,omitempty"`
+	Info    *daemonInfo   `json:"info,omitempty"`
+	// Version is this program's, which may be another than the daemon's.
+	Version string `json:"version"`
 	// Problem is why a daemon that runs does not answer.
 	Problem string `json:"problem,omitempty"`
 }
@@ -143,6 +155,11 @@ func newDaemonOptions(ctx context.Context, env *command.Env) (o daemon.Options, 
 			return o, &command.Error{Code: command.CodeConfig, Message: "gateway.tls_cert and gateway.tls_key: " + err.Error(), Hint: "name a certificate and its key, as PEM, both", Exit: command.ExitFailed, Err: err}
 		}
 		o.TLS = &tls.Config{Certificates: []tls.Certificate{pair}}
+		// Whoever connects checks that the certificate has the name, so those are the names.
+		o.Names = pair.Leaf.DNSNames
+		for _, ip := range pair.Leaf.IPAddresses {
+			o.Names = append(o.Names, ip.String())
+		}
 	}
 	o.Store, err = env.Store(ctx)
 	o.Version = Version()
@@ -150,168 +167,167 @@ func newDaemonOptions(ctx context.Context, env *command.Env) (o daemon.Options, 
 }
 
 func runDaemon(ctx context.Context, env *command.Env, in daemonRunInput) (none struct{}, err error) {
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+	var keep atomic.Bool
+	keep.Store(in.Keep)
+	ctx, stop := endKeeping(ctx, &keep)
 	defer stop()
+	starter := daemon.StarterOf()
+	if err = serveDaemon(ctx, env, in.Drain, keep.Load, starter); err != nil {
+		told := command.AsError(err)
+		starter.Failed(daemon.Refusal{Code: told.Code, Message: told.Message, Hint: told.Hint})
+	}
+	return none, err
+}
+
+// endKeeping gives a context that daemon.SignalKeep ends, and notes that it was that.
+func endKeeping(ctx context.Context, keep *atomic.Bool) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, daemon.SignalKeep)
+	go func() {
+		select {
+		case <-signals:
+			keep.Store(true)
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		cancel()
+	}
+}
+
+func serveDaemon(ctx context.Context, env *command.Env, drain time.Duration, keep func() bool, starter *daemon.Starter) error {
 	o, err := newDaemonOptions(ctx, env)
 	if err != nil {
-		return none, err
+		return daemonError(o.Home, err)
 	}
-	o.Drain = in.Drain
-	o.Log = slog.New(slog.NewJSONHandler(env.Stderr, nil))
-	o.Ready = readiness()
+	o.Drain, o.Keep, o.Log = drain, keep, daemon.NewLogger(env.Stderr, env.StderrTerminal)
+	if starter != nil {
+		log, err := daemon.OpenLog(filepath.Join(o.Home, daemon.LogFile), true)
+		if err != nil {
+			return err
+		}
+		defer log.Close()
+		o.Log, o.Ready = daemon.NewLogger(log, false), starter.Ready
+	}
 	sweeper := runs.Sweeper{Home: o.Home, Store: o.Store}
 	o.Sweep = func(ctx context.Context) (store.Swept, error) { return sweeper.Prune(ctx) }
 	head, err := auditHead(env)
 	if err != nil {
-		return none, err
+		return err
 	}
 	writer := audit.NewWriter(audit.Log{Store: o.Store, Head: head})
 	d := daemon.New(o)
 	s := newGateway(env, o.Home, o.Store, writer, nil)
 	s.Table = newTable(parts{newSweeper: newSweeper, register: program().register, daemon: d})
-	return none, errors.Join(daemonError(d.Run(ctx, s.Handler(contextkey.Wire{}))), writer.Close())
+	return errors.Join(daemonError(o.Home, d.Run(ctx, s.Handler(contextkey.Wire{}))), writer.Close())
 }
 
 // daemonError tells why a daemon could not start.
-func daemonError(err error) error {
-	var g *guard.Error
-	if !errors.As(err, &g) {
+func daemonError(home string, err error) error {
+	if err == nil || errors.As(err, new(*command.Error)) {
 		return err
 	}
-	told := &command.Error{Code: command.CodeUnavailable, Message: err.Error(), Hint: g.Hint, Exit: command.ExitFailed, Err: err}
+	told := &command.Error{Code: command.CodeUnavailable, Message: err.Error(), Exit: command.ExitFailed, Err: err}
+	var g *guard.Error
+	if errors.As(err, &g) {
+		told.Hint = g.Hint
+	}
 	switch {
-	case errors.Is(err, guard.ErrExposed):
+	case errors.Is(err, store.ErrDiskFull), errors.Is(err, syscall.ENOSPC):
+		told.Message, told.Hint = "the daemon cannot work: the disk of "+home+" is full ("+err.Error()+")", "make room there, or set RAVI_HOME to a folder on another disk"
+	case errors.Is(err, guard.ErrExposed) && strings.Contains(err.Error(), "without TLS"):
 		told.Code, told.Hint = command.CodeConfig, "set gateway.tls_cert and gateway.tls_key in config.json, or gateway.host to 127.0.0.1"
-	case errors.Is(err, guard.ErrInUse) && strings.Contains(err.Error(), "cannot listen on"):
+	case errors.Is(err, guard.ErrExposed):
+		told.Code = command.CodeConfig
+	case errors.Is(err, guard.ErrInUse) && !strings.Contains(err.Error(), daemon.Socket):
 		told.Hint = "end what listens there, or set gateway.port in config.json to another (0 is none)"
 	case errors.Is(err, guard.ErrInUse):
-		told.Code, told.Message, told.Hint = command.CodeConflict, "a daemon runs already in this home", "see ravi daemon status"
+		told.Code, told.Message, told.Hint = daemon.CodeRuns, "a daemon runs already in "+home, "see ravi daemon status"
+		if s, err := daemon.ReadState(home); err == nil {
+			told.Message += fmt.Sprintf(": process %d", s.Process.PID)
+		}
+	case g == nil:
+		return err
 	}
 	return told
 }
 
-// envReady is the descriptor on which a daemon says that it is ready.
-const envReady = "RAVI_DAEMON_READY"
-
-// readiness is what tells whoever started this daemon that it is ready.
-func readiness() func() {
-	if os.Getenv(envReady) == "" {
-		return nil
-	}
-	os.Unsetenv(envReady)
-	pipe := os.NewFile(3, "ready")
-	return func() {
-		fmt.Fprintln(pipe, "ready")
-		pipe.Close()
-	}
-}
-
-// startDaemon starts the daemon in the background, unless it runs.
+// startDaemon starts the daemon in the background, unless it runs. That it is of another version is told.
 func startDaemon(ctx context.Context, env *command.Env) error {
 	home, err := env.Home()
 	if err != nil {
 		return err
 	}
-	if _, err := daemon.ReadState(home); !errors.Is(err, daemon.ErrNotRunning) {
-		return err
+	s, err := daemon.ReadState(home)
+	if errors.Is(err, daemon.ErrNotRunning) {
+		done := env.Progress.Step("Start the daemon")
+		s, err = daemon.Start(ctx, home)
+		done(err)
 	}
-	done := env.Progress.Step("Start the daemon")
-	err = spawnDaemon(ctx, home)
-	done(err)
+	var refusal *daemon.Refusal
+	if errors.As(err, &refusal) {
+		return &command.Error{
+			Code: cmp.Or(refusal.Code, command.CodeUnavailable), Message: "the daemon did not start: " + refusal.Message, Hint: refusal.Hint,
+			Status: http.StatusServiceUnavailable, Exit: command.ExitFailed, Err: err,
+		}
+	}
+	if err == nil && s.Version != Version() {
+		env.Progress.Log(skew(s.Version))
+	}
 	return err
 }
 
-func spawnDaemon(ctx context.Context, home string) error {
-	program, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	log, err := os.OpenFile(filepath.Join(home, daemon.LogFile), os.O_CREATE|os.O_RDWR|os.O_APPEND|syscall.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return fmt.Errorf("cannot open the daemon's log: %w", err)
-	}
-	defer log.Close()
-	from, err := log.Seek(0, io.SeekEnd)
-	if err != nil {
-		return err
-	}
-	r, w, err := os.Pipe()
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	cmd := exec.Command(program, "daemon", "run")
-	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = "/", log, log, []*os.File{w}
-	cmd.Env = append(os.Environ(), "RAVI_HOME="+home, envReady+"=3")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	err = cmd.Start()
-	w.Close()
-	if err != nil {
-		return fmt.Errorf("cannot start the daemon: %w", err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	ready := make(chan bool, 1)
-	go func() {
-		line, _ := bufio.NewReader(r).ReadString('\n')
-		ready <- line == "ready\n"
-	}()
-	select {
-	case ok := <-ready:
-		if ok {
-			return nil
-		}
-		<-ended
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	// Another one may have been quicker.
-	if _, err := daemon.ReadState(home); err == nil {
-		return nil
-	}
-	said := make([]byte, 16<<10)
-	n, _ := log.ReadAt(said, from)
-	return &command.Error{
-		Code: command.CodeUnavailable, Message: "the daemon did not start:\n" + strings.TrimSpace(string(said[:n])), Hint: "see " + log.Name(), Status: 503, Exit: command.ExitFailed,
-	}
+// skew says that the daemon is of another version than this program.
+func skew(version string) string {
+	return fmt.Sprintf("the daemon is ravi %s, this is ravi %s: ravi daemon stop --keep-sandboxes && ravi daemon start", safe.Safe(version), safe.Safe(Version()))
 }
 
 func stopDaemon(ctx context.Context, env *command.Env, in daemonStopInput) (daemonShown, error) {
+	shown := daemonShown{Version: Version()}
 	home, err := env.Home()
 	if err != nil {
-		return daemonShown{}, err
+		return shown, err
 	}
-	s, err := daemon.ReadState(home)
-	if errors.Is(err, daemon.ErrNotRunning) {
-		return daemonShown{}, nil
-	}
-	if err != nil {
-		return daemonShown{}, err
-	}
+	ctx, cancel := context.WithTimeoutCause(ctx, in.Timeout, &command.Error{
+		Code: command.CodeUnavailable, Message: fmt.Sprintf("the daemon did not end within %v", in.Timeout), Hint: "wait longer with --timeout, or see ravi daemon logs", Exit: command.ExitFailed,
+	})
+	defer cancel()
 	done := env.Progress.Step("Stop the daemon")
-	err = procid.Signal(s.Process, syscall.SIGTERM)
-	if err == nil {
-		ctx, cancel := context.WithTimeoutCause(ctx, in.Timeout, fmt.Errorf("the daemon (process %d) did not end within %v", s.Process.PID, in.Timeout))
-		defer cancel()
-		err = procid.Wait(ctx, s.Process)
-	}
+	err = daemon.Stop(ctx, home, in.Keep)
 	done(err)
-	return daemonShown{}, err
+	return shown, err
+}
+
+// infoOf is what the daemon says of itself.
+func infoOf(ctx context.Context, env *command.Env, d *daemon.Daemon) (i daemonInfo, err error) {
+	i = daemonInfo{State: d.State(), Swept: d.Swept(), Sandboxes: d.Owned()}
+	st, err := env.Store(ctx)
+	if err == nil {
+		i.Keys, err = st.CountKeys(ctx, store.KeyFilter{Live: true})
+	}
+	if err == nil {
+		i.AuditRows, err = st.AuditEnd(ctx)
+	}
+	return i, err
 }
 
 func showDaemon(ctx context.Context, env *command.Env) (daemonShown, error) {
+	shown := daemonShown{Version: Version()}
 	home, err := env.Home()
 	if err != nil {
-		return daemonShown{}, err
+		return shown, err
 	}
 	s, err := daemon.ReadState(home)
 	if errors.Is(err, daemon.ErrNotRunning) {
-		return daemonShown{}, nil
+		return shown, nil
 	}
 	if err != nil {
-		return daemonShown{}, err
+		return shown, err
 	}
-	shown := daemonShown{Running: true, State: &s}
+	shown.Running, shown.State = true, &s
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	var info daemonInfo
@@ -319,7 +335,7 @@ func showDaemon(ctx context.Context, env *command.Env) (daemonShown, error) {
 		shown.Problem = err.Error()
 		return shown, nil
 	}
-	shown.State, shown.Swept = &info.State, &info.Swept
+	shown.State, shown.Info = &info.State, &info
 	return shown, nil
 }
 
@@ -335,17 +351,26 @@ func printDaemon(env *command.Env, w io.Writer, s daemonShown) error {
 	printLine(w, "daemon", fmt.Sprintf("runs as process %d, since %s", s.State.Process.PID, moment(s.State.Since)))
 	printLine(w, "version", s.State.Version)
 	if s.State.Version != Version() {
-		fmt.Fprintf(w, "%14sthis is ravi %s: ravi daemon stop && ravi daemon start\n", "", safe.Safe(Version()))
+		printLine(w, "", skew(s.State.Version))
 	}
 	printLine(w, "socket", s.State.Socket)
-	printLine(w, "address", s.State.Address)
+	printLine(w, "address", cmp.Or(s.State.Address, "none"))
 	printLine(w, "problem", s.Problem)
-	if s.Swept != nil && s.Swept.Sweeps > 0 {
-		printLine(w, "last sweep", fmt.Sprintf("%s, %.0f ms", moment(s.Swept.At), s.Swept.Took))
-		printLine(w, "", s.Swept.Problem)
-		for _, p := range s.Swept.Report.Problems {
-			printLine(w, "not removed", p)
-		}
+	if s.Info == nil {
+		return nil
+	}
+	printLine(w, "sandboxes", strconv.Itoa(len(s.Info.Sandboxes)))
+	printLine(w, "keys", strconv.Itoa(s.Info.Keys))
+	printLine(w, "audit", fmt.Sprintf("%d rows", s.Info.AuditRows))
+	swept := s.Info.Swept
+	if swept.Sweeps == 0 {
+		return nil
+	}
+	printLine(w, "last sweep", fmt.Sprintf("%s, %.0f ms", moment(swept.At), swept.Took))
+	printLine(w, "problem", swept.Problem)
+	printLine(w, "problem", swept.TakeOver)
+	for _, p := range swept.Report.Problems {
+		printLine(w, "not removed", p)
 	}
 	return nil
 }

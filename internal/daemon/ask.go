@@ -8,8 +8,8 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
+
+	"ravi/internal/guard"
 )
 
 // maxAnswer bounds what is read of an answer.
@@ -29,7 +29,7 @@ func Ask(ctx context.Context, socket, path string, in, out any) error {
 		return err
 	}
 	req.Header.Set("Content-Type", "application/json")
-	transport := &http.Transport{Proxy: nil, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, socket) }}
+	transport := &http.Transport{Proxy: nil, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return guard.DialUnix(ctx, socket) }}
 	defer transport.CloseIdleConnections()
 	res, err := (&http.Client{Transport: transport}).Do(req)
 	if err != nil {
@@ -65,13 +65,3 @@ type Refusal struct {
 }
 
 func (r *Refusal) Error() string { return r.Message }
-
-// dial connects to a socket by a path of any length.
-func dial(ctx context.Context, path string) (net.Conn, error) {
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return nil, err
-	}
-	defer dir.Close()
-	return (&net.Dialer{}).DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(path)))
-}

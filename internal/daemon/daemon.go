@@ -20,6 +20,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -44,6 +45,8 @@ const (
 	// keepEvents is how many events those can hear of who come back late.
 	keepEvents = 100_000
 	trimEvery  = 10 * time.Minute
+	// stopBoxes bounds the end of a daemon's sandboxes. What is left then ends by its keeper's grace.
+	stopBoxes = 30 * time.Second
 )
 
 // Options say what a daemon is to do.
@@ -54,14 +57,30 @@ type Options struct {
 	Host string
 	Port int
 	TLS  *tls.Config
+	// Names are those that clients may call it by on its port, besides the address.
+	Names []string
 	// Sweep brings the world to the record.
 	Sweep func(context.Context) (store.Swept, error)
 	Store *store.Store
+	// Boxes are the sandboxes that it owns; may be nil.
+	Boxes Boxes
+	// Keep says, when it has to stop, whether its sandboxes are left for the next one; nil: they are ended.
+	Keep func() bool
 	// Drain is how long calls may go on once it is to stop.
 	Drain time.Duration
 	Log   *slog.Logger
 	// Ready is called when it accepts calls.
 	Ready func()
+}
+
+// Boxes are the sandboxes that a daemon owns.
+type Boxes interface {
+	// TakeOver makes those the daemon's whose own daemon is gone. It is called once, before the first sweep.
+	TakeOver(ctx context.Context) error
+	// Owned are the ids of those that live.
+	Owned() []string
+	// Stop ends them all, or with keep lets go of them, so that they live for their grace.
+	Stop(ctx context.Context, keep bool) error
 }
 
 // State is what a daemon says of itself in its file: who it is, and where it can be reached.
@@ -77,7 +96,8 @@ type State struct {
 type Swept struct {
 	At       time.Time   `json:"at"`
 	Took     float64     `json:"ms"`
-	Problem  string      `json:"problem,omitempty"` // it could not be done
+	Problem  string      `json:"problem,omitempty"`   // it could not be done
+	TakeOver string      `json:"take_over,omitempty"` // sandboxes of the daemon before that could not be taken over
 	Report   store.Swept `json:"report"`
 	Sweeps   int64       `json:"sweeps"`
 	Problems int64       `json:"problems"` // how many sweeps had any
@@ -115,7 +135,7 @@ func (d *Daemon) Run(ctx context.Context, handler http.Handler) (err error) {
 	}
 	d.state = State{Process: self, Version: o.Version, Since: store.Now(), Socket: filepath.Join(o.Home, Socket)}
 	if o.Port != 0 {
-		tcp, err := guard.ListenTCP(net.JoinHostPort(o.Host, strconv.Itoa(o.Port)), o.TLS)
+		tcp, err := guard.ListenTCP(net.JoinHostPort(o.Host, strconv.Itoa(o.Port)), o.TLS, o.Names...)
 		if err != nil {
 			return err
 		}
@@ -148,16 +168,26 @@ func (d *Daemon) serve(ctx context.Context, handler http.Handler, listeners []*g
 	case <-ctx.Done():
 	case err = <-served: // one that ends by itself ends all: half a daemon is none
 		left--
+		err = errors.Join(errors.New("a listener ended by itself"), err)
 	}
 	stop()
-	d.opts.Log.Info("stopping", "drain", d.opts.Drain)
+	keep := d.opts.Keep != nil && d.opts.Keep()
+	d.opts.Log.Info("stopping", "drain", d.opts.Drain.String(), "keep_sandboxes", keep)
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.opts.Drain)
 	defer cancel()
-	err = errors.Join(err, server.Shutdown(ending))
+	if cut := server.Shutdown(ending); cut != nil {
+		d.opts.Log.Warn("stopping", "cut", cut.Error()) // that was the bound's meaning, so it is no failure
+	}
 	for range left {
 		err = errors.Join(err, <-served)
 	}
 	work.Wait()
+	if d.opts.Boxes != nil {
+		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopBoxes)
+		defer cancel()
+		err = errors.Join(err, d.opts.Boxes.Stop(ending, keep))
+	}
+	d.opts.Log.Info("stopped")
 	return err
 }
 
@@ -166,6 +196,15 @@ func (d *Daemon) sweep(ctx context.Context) {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
 	var trimmed time.Time
+	if d.opts.Boxes != nil {
+		// First of all: they wait for their new owner, and not forever.
+		if err := d.opts.Boxes.TakeOver(ctx); err != nil && ctx.Err() == nil {
+			d.opts.Log.Error("not all sandboxes could be taken over", "error", err.Error())
+			d.mu.Lock()
+			d.swept.TakeOver = err.Error()
+			d.mu.Unlock()
+		}
+	}
 	for {
 		start := time.Now()
 		report, err := d.opts.Sweep(ctx)
@@ -189,13 +228,13 @@ func (d *Daemon) note(start time.Time, report store.Swept, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	before := d.swept
-	d.swept = Swept{At: store.Now(), Took: float64(time.Since(start).Microseconds()) / 1000, Report: report, Sweeps: before.Sweeps + 1, Problems: before.Problems}
+	d.swept = Swept{At: store.Now(), Took: float64(time.Since(start).Microseconds()) / 1000, Report: report, Sweeps: before.Sweeps + 1, Problems: before.Problems, TakeOver: before.TakeOver}
 	if err != nil {
 		d.swept.Problem = err.Error()
 	}
 	if err != nil || len(report.Problems) > 0 {
 		d.swept.Problems++
-		if d.swept.Problem != before.Problem || len(before.Report.Problems) != len(report.Problems) {
+		if d.swept.Problem != before.Problem || !slices.Equal(before.Report.Problems, report.Problems) {
 			d.opts.Log.Error("the sweep could not do all", "error", d.swept.Problem, "problems", report.Problems)
 		}
 	}
@@ -206,6 +245,14 @@ func (d *Daemon) note(start time.Time, report store.Swept, err error) {
 
 // State says who the daemon is.
 func (d *Daemon) State() State { return d.state }
+
+// Owned are the ids of the daemon's sandboxes.
+func (d *Daemon) Owned() []string {
+	if d.opts.Boxes == nil {
+		return []string{}
+	}
+	return d.opts.Boxes.Owned()
+}
 
 // Swept says what the last sweep did.
 func (d *Daemon) Swept() Swept {

@@ -42,7 +42,7 @@ func (s Sweeper) end(ctx context.Context, id, reason string) error {
 	if err == nil {
 		return h.EndFor(ctx, reason)
 	}
-	plan, err := readPlan(dir)
+	plan, err := keeper.ReadPlan(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		// It ended, or it never got as far as a plan.
 		plan = keeper.Plan{ID: id, Dir: dir, Cgroup: "/ravi/" + id}
@@ -52,26 +52,10 @@ func (s Sweeper) end(ctx context.Context, id, reason string) error {
 	return keeper.Remove(plan)
 }
 
-// readPlan reads the plan in a sandbox's directory; it must be that one's.
-func readPlan(dir string) (keeper.Plan, error) {
-	var p keeper.Plan
-	b, err := os.ReadFile(filepath.Join(dir, keeper.PlanFile))
-	if err != nil {
-		return p, err
-	}
-	if err := json.Unmarshal(b, &p); err != nil {
-		return p, fmt.Errorf("the plan of the sandbox in %s: %w", dir, err)
-	}
-	if p.Dir != dir || p.ID != filepath.Base(dir) {
-		return p, fmt.Errorf("the plan in %s is for another sandbox", dir)
-	}
-	return p, nil
-}
-
 // Prune ends sandboxes that nobody owns, and removes what is left of those
 // that ended.
 func (s Sweeper) Prune(ctx context.Context) (store.Swept, error) {
-	var r store.Swept
+	r := store.Swept{Ended: []string{}, Problems: []string{}}
 	all, err := s.Store.ListSandboxes(ctx, store.SandboxFilter{Live: true})
 	if err != nil {
 		return r, err
@@ -94,10 +78,24 @@ func (s Sweeper) Prune(ctx context.Context) (store.Swept, error) {
 	if err := s.orphans(ctx, alive, &r); err != nil {
 		return r, err
 	}
-	if r.Programs, err = programs.RemoveUnused(ctx, s.Home); err != nil {
+	if err := s.programs(ctx, &r); err != nil {
 		r.Problems = append(r.Problems, fmt.Sprintf("older programs: %v", err))
 	}
-	return r, s.runs(ctx)
+	return r, s.runs(ctx, &r)
+}
+
+// programs removes versions of Ravi's own programs that none runs. Where there is only one it is left: to tell whether
+// that is this one's would take laying this one's out.
+func (s Sweeper) programs(ctx context.Context, r *store.Swept) error {
+	versions, err := os.ReadDir(filepath.Join(s.Home, "lib"))
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(versions) < 2 {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	r.Programs, err = programs.RemoveUnused(ctx, s.Home)
+	return err
 }
 
 // orphans removes directories and control groups of sandboxes of this home
@@ -115,6 +113,10 @@ func (s Sweeper) orphans(ctx context.Context, alive map[string]bool, r *store.Sw
 		id := e.Name()
 		dir := filepath.Join(s.Home, "sandboxes", id)
 		if alive[id] || s.recent(dir) {
+			continue
+		}
+		// It may have been recorded since; the clock alone, which may jump, does not tell.
+		if b, err := s.Store.Sandbox(ctx, id); err == nil && b.ID == id && !b.Seen.Final() && procid.Alive(b.Owner) {
 			continue
 		}
 		probe, cancel := context.WithTimeout(ctx, 2*time.Second)
@@ -144,7 +146,7 @@ func (s Sweeper) recent(dir string) bool {
 }
 
 // runs closes the record of runs whose process is gone, and ends the keys and leases of all that are over.
-func (s Sweeper) runs(ctx context.Context) error {
+func (s Sweeper) runs(ctx context.Context, r *store.Swept) error {
 	live, err := s.Store.ListRuns(ctx, store.RunFilter{Live: true})
 	if err != nil {
 		return err
@@ -157,8 +159,9 @@ func (s Sweeper) runs(ctx context.Context) error {
 		if owned {
 			continue
 		}
+		// One whose folder cannot be read keeps no other from its end.
 		if err := s.closeRun(ctx, run); err != nil {
-			return err
+			r.Problems = append(r.Problems, fmt.Sprintf("%s: %v", run.ID, err))
 		}
 	}
 	return s.leavings(ctx)
