@@ -374,7 +374,7 @@ func TestSearchGoesOn(t *testing.T) {
 			t.Errorf("newest %v: %d rows of %d", newest, seen, total)
 		}
 	}
-	if _, _, err := l.Search(t.Context(), Filter{Text: strings.Repeat("a", 1<<20)}); err == nil {
+	if _, _, err := l.Search(t.Context(), Filter{Text: strings.Repeat("a", 1001)}); err == nil {
 		t.Error("a text of any length is searched for")
 	}
 }
