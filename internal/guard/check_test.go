@@ -195,7 +195,7 @@ func TestSmuggling(t *testing.T) {
 // FuzzTarget: whatever stands in Host, target and Origin, what passes is exactly one of the names and no other origin.
 func FuzzTarget(f *testing.F) {
 	for _, s := range [][3]string{
-		{"127.0.0.1:7777", "/a", ""}, {"localhost:7777", "/a", "null"}, {"[::1]:7777", "//x/a", "https://console.example"},
+		{"127.0.0.1:7777", "/a", ""}, {"", "/a", ""}, {"localhost:7777", "/a", "null"}, {"[::1]:7777", "//x/a", "https://console.example"},
 		{"LOCALHOST:7777", "http://localhost:7777/", "http://127.0.0.1:7777"}, {"localhost.:7777", "*", " "}, {"a@localhost:7777", "/\x00", "\x00"},
 	} {
 		f.Add(s[0], s[1], s[2], true)

@@ -73,6 +73,7 @@ func (o *response) Write(p []byte) (int, error) {
 		return len(p), nil
 	}
 	o.extend()
+	defer o.settle()
 	return o.w.Write(p)
 }
 
@@ -85,6 +86,7 @@ func (o *response) Flush() {
 func (o *response) FlushError() error {
 	o.WriteHeader(http.StatusOK)
 	o.extend()
+	defer o.settle()
 	return o.control.Flush()
 }
 
@@ -96,6 +98,13 @@ func (o *response) extend() {
 	if o.lifted {
 		// It fails only where there is no connection left, which the write says.
 		_ = o.control.SetWriteDeadline(time.Now().Add(o.server.opts.StallTimeout))
+	}
+}
+
+// settle ends that time: with HTTP/2 it would go on, and cut a stream that has nothing to say.
+func (o *response) settle() {
+	if o.lifted {
+		_ = o.control.SetWriteDeadline(time.Time{}) // as above
 	}
 }
 
@@ -132,7 +141,7 @@ func Lift(w http.ResponseWriter, r *http.Request) (context.Context, error) {
 }
 
 func (o *response) lift(r *http.Request) (context.Context, error) {
-	// The time for reading goes on after the body was read, and would end the request as if the client had gone.
+	// A body may come slowly, too.
 	if err := o.control.SetReadDeadline(time.Time{}); err != nil {
 		return nil, err
 	}

@@ -61,7 +61,6 @@ func TestPanic(t *testing.T) {
 	_, addr := onTCP(t, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/after":
-			w.Header().Set("Content-Length", "100")
 			ok(w, r)
 		case "/abort":
 			panic(http.ErrAbortHandler)
@@ -80,7 +79,7 @@ func TestPanic(t *testing.T) {
 		fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: %s\r\n\r\n", path, addr)
 		b, _ := io.ReadAll(c) // it may be a reset
 		c.Close()
-		if strings.Contains(string(b), "hunter2") || strings.HasSuffix(string(b), "0\r\n\r\n") {
+		if strings.Contains(string(b), "hunter2") || strings.Contains(string(b), "error") || strings.HasSuffix(string(b), "0\r\n\r\n") {
 			t.Errorf("%s: %q", path, b)
 		}
 	}
@@ -289,6 +288,61 @@ func TestStreamsEnd(t *testing.T) {
 	var timeout net.Error
 	if why := <-told; !errors.As(why, &timeout) || !timeout.Timeout() {
 		t.Errorf("told %v", why)
+	}
+}
+
+// With HTTP/2 the times are the stream's own, and go on while nothing is written: before the first word, and after it.
+func TestQuietStream(t *testing.T) {
+	_, addr := onTCP(t, func(w http.ResponseWriter, r *http.Request) {
+		ctx, err := Lift(w, r)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		quiet := func() {
+			select { // longer than the server's times, which is what this waits for
+			case <-ctx.Done():
+				t.Error("the stream was cut: ", context.Cause(ctx))
+			case <-time.After(300 * time.Millisecond):
+			}
+		}
+		quiet()
+		fmt.Fprint(w, "begun,")
+		w.(http.Flusher).Flush()
+		quiet()
+		fmt.Fprint(w, "bye")
+	}, Options{H2C: true, WriteTimeout: 100 * time.Millisecond, StallTimeout: 100 * time.Millisecond})
+	tr := &http.Transport{Protocols: new(http.Protocols)}
+	tr.Protocols.SetUnencryptedHTTP2(true)
+	defer tr.CloseIdleConnections()
+	r, err := (&http.Client{Transport: tr}).Get("http://" + addr + "/a")
+	must(t, err)
+	defer r.Body.Close()
+	if b, err := io.ReadAll(r.Body); err != nil || string(b) != "begun,bye" {
+		t.Errorf("%q, %v", b, err)
+	}
+}
+
+// A lifted request may also say what it has to say slowly.
+func TestSlowBody(t *testing.T) {
+	lifted := make(chan struct{})
+	_, addr := onTCP(t, func(w http.ResponseWriter, r *http.Request) {
+		if _, err := Lift(w, r); err != nil {
+			t.Error(err)
+		}
+		close(lifted)
+		b, err := io.ReadAll(r.Body)
+		fmt.Fprint(w, string(b), err)
+	}, Options{HeaderTimeout: time.Second, ReadTimeout: 100 * time.Millisecond})
+	c, err := net.Dial("tcp", addr)
+	must(t, err)
+	defer c.Close()
+	fmt.Fprintf(c, "POST /a HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{", addr)
+	<-lifted
+	<-time.After(300 * time.Millisecond) // longer than the server's times, which is what this waits for
+	fmt.Fprint(c, "}")
+	if b, err := io.ReadAll(c); err != nil || !strings.HasSuffix(string(b), "{}<nil>") {
+		t.Errorf("%q, %v", b, err)
 	}
 }
 
