@@ -53,6 +53,8 @@ func refused(err error) error {
 		return command.Denied(err)
 	case errors.Is(err, contextkey.ErrExceeds):
 		told.Code, told.Status, told.Hint = command.CodeDenied, http.StatusForbidden, "ravi context whoami shows what this key holds"
+	case errors.Is(err, contextkey.ErrRefused):
+		told.Code, told.Status = command.CodeUnauthorized, http.StatusUnauthorized
 	case errors.Is(err, store.ErrExists), errors.Is(err, store.ErrInUse):
 		told.Code, told.Status = command.CodeConflict, http.StatusConflict
 	case errors.Is(err, store.ErrInvalid):
