@@ -42,7 +42,7 @@ type logsInput struct {
 
 type logsOutput struct {
 	RunID string   `json:"run_id"`
-	Dir   string   `json:"dir"`
+	Dir   string   `json:"dir,omitempty"` // not for holders of keys
 	Logs  []oneLog `json:"logs"`
 }
 
@@ -55,31 +55,44 @@ type oneLog struct {
 }
 
 func readLogs(ctx context.Context, env *command.Env, in logsInput) (logsOutput, error) {
-	out := logsOutput{Logs: []oneLog{}}
 	if in.Tail < 0 {
-		return out, command.Usage("--tail is below 0", "leave it out for all")
+		return logsOutput{Logs: []oneLog{}}, errTail()
 	}
 	run, err := runOf(ctx, env, in.ID)
 	if err != nil {
-		return out, err
+		return logsOutput{Logs: []oneLog{}}, err
 	}
-	out.RunID, out.Dir = run.ID, filepath.Join(run.Dir, "logs")
+	return logsOf(env, run, in.Name, in.Tail)
+}
+
+func errTail() error { return command.Usage("--tail is below 0", "leave it out for all") }
+
+// logsOf reads the logs of a run: all, or the one of a name; of each the last lines, or all.
+func logsOf(env *command.Env, run store.Run, only string, tail int) (logsOutput, error) {
+	out := logsOutput{RunID: run.ID, Logs: []oneLog{}}
+	if tail < 0 {
+		return out, errTail()
+	}
+	dir := filepath.Join(run.Dir, "logs")
 	nothing := &command.Error{
 		Code: command.CodeNotFound, Message: fmt.Sprintf("run %s has no logs", run.ID),
-		Hint: "they are made when its command starts, in " + out.Dir, Status: http.StatusNotFound,
+		Hint: "they are made when its command starts", Status: http.StatusNotFound,
+	}
+	if env.Caller.IsOperator() {
+		out.Dir, nothing.Hint = dir, nothing.Hint+", in "+dir
 	}
 	// A name is looked up beneath the directory only, whatever it is and whatever lies there.
-	root, err := os.OpenRoot(out.Dir)
+	root, err := os.OpenRoot(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return out, nothing
 	}
 	if err != nil {
-		return out, fmt.Errorf("cannot read the logs: %w", err)
+		return out, errFolder(run.ID, err)
 	}
 	defer root.Close()
 	entries, err := fs.ReadDir(root.FS(), ".")
 	if err != nil {
-		return out, fmt.Errorf("cannot read the logs: %w", err)
+		return out, errFolder(run.ID, err)
 	}
 	var names []string
 	for _, entry := range entries {
@@ -87,17 +100,17 @@ func readLogs(ctx context.Context, env *command.Env, in logsInput) (logsOutput, 
 			continue
 		}
 		names = append(names, entry.Name())
-		if in.Name != "" && entry.Name() != in.Name {
+		if only != "" && entry.Name() != only {
 			continue
 		}
-		log, err := readLog(root, entry.Name(), in.Tail)
+		log, err := readLog(root, entry.Name(), tail)
 		if err != nil {
 			return out, fmt.Errorf("cannot read the log %q: %w", entry.Name(), err)
 		}
 		out.Logs = append(out.Logs, log)
 	}
-	if len(out.Logs) == 0 && in.Name != "" && len(names) > 0 {
-		nothing.Message = fmt.Sprintf("run %s has no log %q", run.ID, in.Name)
+	if len(out.Logs) == 0 && only != "" && len(names) > 0 {
+		nothing.Message = fmt.Sprintf("run %s has no log %q", run.ID, only)
 		nothing.Hint = "it has " + strings.Join(names, ", ")
 	}
 	if len(out.Logs) == 0 {
@@ -176,14 +189,17 @@ func printLogs(env *command.Env, w io.Writer, out logsOutput) error {
 			fmt.Fprintf(w, "==> %s (%d bytes) <==\n", safe.Safe(log.Name), log.Bytes)
 		}
 		if log.Cut && !env.Quiet {
-			fmt.Fprintf(w, "… the beginning is left out; all of it is in %s\n", safe.Safe(filepath.Join(out.Dir, log.Name)))
+			fmt.Fprint(w, "… the beginning is left out")
+			if out.Dir != "" {
+				fmt.Fprint(w, "; all of it is in ", safe.Safe(filepath.Join(out.Dir, log.Name)))
+			}
+			fmt.Fprintln(w)
 		}
 		text := log.Text
-		if env.StdoutTerminal {
-			text = safe.SafeText(text)
+		if err := printRaw(env, w, log.Name, text); err != nil {
+			return err
 		}
-		fmt.Fprint(w, text)
-		if text != "" && !strings.HasSuffix(text, "\n") && i < len(out.Logs)-1 {
+		if !env.ForAgent && text != "" && !strings.HasSuffix(text, "\n") && i < len(out.Logs)-1 {
 			fmt.Fprintln(w)
 		}
 	}
