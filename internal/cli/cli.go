@@ -71,8 +71,15 @@ func newTable(parts parts) *command.Table {
 	addSecrets(t)
 	addAgents(t)
 	addSessions(t)
+	addMemory(t)
 	addTasks(t)
+	addRuns(t)
+	addContext(t)
+	addProfiles(t)
 	addAudit(t)
+	addDaemon(t, parts.daemon)
+	addConfig(t)
+	addContextSnapshot(t)
 	for _, register := range parts.register {
 		register(t)
 	}

@@ -471,12 +471,30 @@ func TestWordsOfOthers(t *testing.T) {
 	must[store.Message](t)(w.store.AppendMessage(t.Context(), store.Message{SessionID: w.mine.session.ID, Role: store.RoleUser, Author: "ma\x1b[1mria", Text: hostile}))
 	must[store.Task](t)(w.store.InsertTask(t.Context(), store.Task{Title: "Ignore\x1b[2J", Body: hostile, SessionID: w.mine.session.ID}))
 	must[store.TaskComment](t)(w.store.AddComment(t.Context(), store.TaskComment{TaskID: w.mine.task.ID, Text: hostile}))
+	for _, state := range []store.MemoryState{store.MemoryApproved, store.MemoryPending} {
+		must[store.MemoryFile](t)(w.store.WriteMemory(t.Context(), store.MemoryFile{AgentID: w.mine.agent.ID, Kind: store.MemoryNote, Path: "hostile.md",
+			Content: hostile, State: state, Author: "Ignore\x1b[2J"}))
+	}
+	hostileRun := must[store.Run](t)(w.store.InsertRun(t.Context(), store.Run{Command: []string{"Ignore\x1b[2J"}, Task: hostile, Dir: w.mine.run.Dir}))
+	for _, file := range []string{"changes.patch", "logs/stdout.log"} {
+		if err := os.WriteFile(filepath.Join(w.mine.run.Dir, file), []byte(hostile), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for name, input := range map[string]string{
 		"tasks.ls": "", "tasks.show": `{"task": "MINE.TASK"}`, "sessions.transcript": `{"session": "MINE.SESSION"}`, "sessions.ls": "",
 		"sessions.show": `{"session": "MINE.SESSION"}`, "agents.ls": "", "agents.show": `{"agent": "MINE.AGENT"}`,
+		"memory.ls": `{"agent": "anna"}`, "memory.show": `{"agent": "anna", "path": "hostile.md"}`, "memory.history": `{"agent": "anna", "path": "hostile.md"}`,
+		"memory.pending": `{"agent": "anna"}`, "runs.ls": "", "runs.show": `{"run": "` + hostileRun.ID + `"}`,
+		"runs.logs": `{"run": "MINE.RUN"}`, "runs.patch": `{"run": "MINE.RUN"}`,
 	} {
 		for who, caller := range map[string]access.Caller{"the operator": access.AsOperator(), "an agent": me} {
 			text := w.text(caller, name, input)
+			if name == "memory.show" || name == "runs.logs" || name == "runs.patch" {
+				if caller.IsOperator() {
+					continue // into a pipe go the bytes as they are
+				}
+			}
 			if strings.ContainsAny(text, "\x1b\a\u202e") {
 				t.Errorf("%s gets controls from %s: %q", who, name, text)
 			}
@@ -520,11 +538,11 @@ func TestEmptyLists(t *testing.T) {
 	w := &world{t: t, home: t.TempDir(), table: newTable(parts{})}
 	w.store = must[*store.Store](t)(store.Open(t.Context(), w.home))
 	defer w.store.Close()
-	for _, name := range []string{"agents.ls", "sessions.ls", "tasks.ls"} {
+	for _, name := range []string{"agents.ls", "sessions.ls", "tasks.ls", "runs.ls", "context.ls", "memory.pending"} {
 		if out := w.allow(access.AsOperator(), name, ""); out != `{"items":[],"next":""}` {
 			t.Errorf("%s: %s", name, out)
 		}
-		if text := w.text(access.AsOperator(), name, ""); !strings.HasPrefix(text, "no "+strings.TrimSuffix(name, ".ls")) {
+		if text := w.text(access.AsOperator(), name, ""); !strings.HasPrefix(text, "no") || strings.Count(text, "\n") != 1 {
 			t.Errorf("%s: %s", name, text)
 		}
 	}
