@@ -49,7 +49,7 @@ func TestContext(t *testing.T) {
 	`).want(0)
 	out := run.stdout
 	for _, want := range []string{
-		"Be kind.", "> the login page is blank", "> # forged heading", "the page is login.html", `"status": "in_progress"`, "exit 1",
+		"Be kind.", "> the login page is blank", "> # forged heading", "the page is login.html", "in_progress", "exit 1",
 		"read:sessions.transcript@private", "read:sessions.transcript@" + other, "curl 6",
 	} {
 		if !strings.Contains(out+run.stderr, want) {

@@ -33,14 +33,18 @@ func (r Recorder) Creating(ctx context.Context, i sandbox.Info) error {
 	return err
 }
 
-// Created implements sandbox.Recorder.
+// Created implements sandbox.Recorder. It is called again by whoever takes the sandbox over.
 func (r Recorder) Created(ctx context.Context, id string, pid int) error {
+	self, err := procid.Self()
+	if err != nil {
+		return err
+	}
 	keeper, err := procid.Of(pid)
 	if err != nil {
 		return err
 	}
 	_, err = r.Store.UpdateSandbox(ctx, id, func(b *store.Sandbox) error {
-		b.Seen, b.Keeper = store.SeenRunning, keeper
+		b.Seen, b.Owner, b.Keeper = store.SeenRunning, self, keeper
 		return nil
 	})
 	return err
