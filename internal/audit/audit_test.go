@@ -303,6 +303,7 @@ func TestListPages(t *testing.T) {
 		"caller":    {Filter{Limit: 1, Caller: "ctx_2", After: 5}, []int64{6}},
 		"reason":    {Filter{Limit: 2, Text: "FIFTY% of_"}, []int64{2, 4}},
 		"no reason": {Filter{Text: "fifty__of"}, nil},
+		"a pattern": {Filter{Text: "fif%it"}, nil},
 		"detail":    {Filter{Limit: 1, Text: `"k":"v`}, []int64{2}},
 		"decision":  {Filter{Limit: 1, Decision: store.Allowed}, []int64{2}},
 		"time":      {Filter{Since: start.Add(3 * time.Second), Until: start.Add(5 * time.Second)}, []int64{4, 5}},
