@@ -69,6 +69,21 @@ func TestHugeSession(t *testing.T) {
 	}
 }
 
+// Of a huge last message there is some in the smallest snapshot, even if each of its bytes takes six.
+func TestTheNewestAlwaysFits(t *testing.T) {
+	w := newWorld(t)
+	w.task("tsk1", "t", "b")
+	for i, unit := range []string{"\x01", "\n", "\u009b", "a"} {
+		w.forgeMessage(i+1, "huge", strings.Repeat(unit, 1<<20))
+		o := options()
+		o.MaxBytes = MinBytes
+		_, files := w.build(o)
+		if lines, _ := said(t, files["conversation.jsonl"]); len(lines) == 0 || lines[len(lines)-1].Seq != int64(i+1) {
+			t.Errorf("%q: the newest of %d is not there", unit, i+1)
+		}
+	}
+}
+
 // Of very many memory files the newest are there, and none is half of another's.
 func TestManyMemoryFiles(t *testing.T) {
 	w := newWorld(t)
