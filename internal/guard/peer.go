@@ -198,6 +198,7 @@ func SelfIsOperator() error {
 // What the first process of a sandbox is called, and what its environment says.
 const (
 	guestName = "ravi-guest"
+	relayName = "ravi-relay" // of a sealed one on the host
 	guestMark = "RAVI_SANDBOX="
 )
 
@@ -209,7 +210,7 @@ func checkFirst(proc string) error {
 	marked := slices.ContainsFunc(strings.Split(readable(path.Join(proc, "environ")), "\x00"), func(v string) bool {
 		return strings.HasPrefix(v, guestMark)
 	})
-	if name == guestName || marked {
+	if name == guestName || name == relayName || marked {
 		return errors.New("it is in a sandbox")
 	}
 	return nil
