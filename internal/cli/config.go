@@ -62,7 +62,7 @@ checked as a whole before it is written; if it would not be in order, nothing is
 changed. null removes the setting. Keys are sorted on the way.`,
 		Examples: []command.Example{
 			{Line: "ravi config set tools.sandbox.memory_mib 4096"},
-			{What: "a list", Line: `ravi config set tools.sandbox.allow_net '["pypi.org", "files.pythonhosted.org"]'`},
+			{What: "a list", Line: `ravi config set tools.sandbox.allow_net '["pypi.org", "*.npmjs.org"]'`},
 			{What: "back to the default", Line: "ravi config set gateway.port null"},
 		},
 		Handler: setConfig,

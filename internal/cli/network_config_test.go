@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"ravi/internal/access"
 	"ravi/internal/command"
 	"ravi/internal/config"
 	"ravi/internal/network/policy"
@@ -251,7 +252,7 @@ func TestNetworkOfARun(t *testing.T) {
 		t.Fatal(err)
 	}
 	for flag, want := range map[string]string{"": "a.example", "@build": "b.example c.example:8443", "none": ""} {
-		env := &command.Env{Stderr: io.Discard, Quiet: true}
+		env := &command.Env{Stderr: io.Discard, Quiet: true, Caller: access.AsOperator()}
 		env.Progress = newProgress(env)
 		in := runInput{Repo: ".", Command: []string{"true"}}
 		if flag != "" {

@@ -23,7 +23,7 @@ import (
 
 func addSandboxRun(t *command.Table) {
 	command.Add(t, command.Spec[runInput, *runs.Task]{
-		Group: "sandbox", Name: "run", Access: command.Write,
+		Group: "sandbox", Name: "run", Access: command.Write, Reach: command.LocalOnly,
 		Summary: "Run a command in a sandbox, and bring out a proven patch",
 		Long: `Takes the repository as it lies, clones it inside a new sandbox, runs CMD there
 and brings out what it changed as a patch that was tried on a clean checkout.
@@ -43,7 +43,7 @@ decided.`,
 			{What: "and take it over", Line: "ravi sandbox run --apply -- make fmt"},
 			{What: "another repository, a branch of it, at most ten minutes", Line: "ravi sandbox run --repo ~/src/app --ref main --timeout 10m -- npm test"},
 			{What: "let it use a token at the host that the token is for", Line: "ravi sandbox run --secret TOKEN --allow-net api.example.com -- ./my-agent"},
-			{What: "about a conversation, with a key to look things up and to report on the task", Line: `ravi sandbox run --session support-12 --connect write=tasks --task "fix what Maria reported" -- ./my-agent`},
+			{What: "about a conversation, with a key to look things up and to report", Line: "ravi sandbox run --session web --task-id tsk01jf --connect write=tasks -- ./my-agent"},
 			{What: "with a task for the command to read in TASK.md", Line: `ravi sandbox run --task "fix the bug Maria reported" -- ./my-agent`},
 		},
 		Defaults: runInput{Repo: "."},
