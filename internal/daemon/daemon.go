@@ -9,6 +9,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -59,9 +60,10 @@ type Options struct {
 	TLS  *tls.Config
 	// Names are those that clients may call it by on its port, besides the address.
 	Names []string
-	// Sweep brings the world to the record.
-	Sweep func(context.Context) (store.Swept, error)
-	Store *store.Store
+	// Sweep brings the world to the record, and is called every so often; 0 is every 3 s.
+	Sweep      func(context.Context) (store.Swept, error)
+	SweepEvery time.Duration
+	Store      *store.Store
 	// Boxes are the sandboxes that it owns; may be nil.
 	Boxes Boxes
 	// Keep says, when it has to stop, whether its sandboxes are left for the next one; nil: they are ended.
@@ -193,7 +195,7 @@ func (d *Daemon) serve(ctx context.Context, handler http.Handler, listeners []*g
 
 // sweep brings the world to the record, again and again. What cannot be mended now is told, and tried again.
 func (d *Daemon) sweep(ctx context.Context) {
-	tick := time.NewTicker(sweepEvery)
+	tick := time.NewTicker(cmp.Or(d.opts.SweepEvery, sweepEvery))
 	defer tick.Stop()
 	var trimmed time.Time
 	if d.opts.Boxes != nil {

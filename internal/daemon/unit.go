@@ -65,16 +65,12 @@ TimeoutStopSec=90
 
 [Install]
 WantedBy=%s
-`, Mark, quoteUnit(s.Program, true), quoteUnit("RAVI_HOME="+s.Home, false), wantedBy), nil
+`, Mark, quoteUnit(s.Program), quoteUnit("RAVI_HOME="+s.Home), wantedBy), nil
 }
 
-// quoteUnit writes a text as one word of a unit. In a command $ begins a variable.
-func quoteUnit(text string, command bool) string {
-	text = strings.NewReplacer(`\`, `\\`, `"`, `\"`, `%`, `%%`).Replace(text)
-	if command {
-		text = strings.ReplaceAll(text, `$`, `$$`)
-	}
-	return `"` + text + `"`
+// quoteUnit writes a text as one word of a unit. In neither place that it is used for has $ a meaning.
+func quoteUnit(text string) string {
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, `%`, `%%`).Replace(text) + `"`
 }
 
 // Plist is the property list for launchd.
