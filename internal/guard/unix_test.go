@@ -267,6 +267,13 @@ func TestUnixRefuses(t *testing.T) {
 			must(t, os.Chown(write(t, dir, "s.lock"), other, other))
 			return filepath.Join(dir, "s")
 		}, ErrUnsafe, "lock"},
+		"a lock that another holds": {func(t *testing.T, dir string) string {
+			f, err := os.Open(write(t, dir, "s.lock"))
+			must(t, err)
+			t.Cleanup(func() { f.Close() })
+			must(t, unix.Flock(int(f.Fd()), unix.LOCK_EX))
+			return filepath.Join(dir, "s")
+		}, ErrInUse, "another process does"},
 		"a name that is too long": {func(t *testing.T, dir string) string {
 			return filepath.Join(dir, strings.Repeat("s", 252))
 		}, nil, "cannot listen"},
