@@ -236,7 +236,7 @@ func daemonError(home string, err error) error {
 		told.Hint = g.Hint
 	}
 	switch {
-	case errors.Is(err, store.ErrDiskFull), errors.Is(err, syscall.ENOSPC):
+	case errors.Is(err, store.ErrDiskFull), errors.Is(err, syscall.ENOSPC), g == nil && noRoom(home):
 		told.Message, told.Hint = "the daemon cannot work: the disk of "+home+" is full ("+err.Error()+")", "make room there, or set RAVI_HOME to a folder on another disk"
 	case errors.Is(err, guard.ErrExposed) && strings.Contains(err.Error(), "without TLS"):
 		told.Code, told.Hint = command.CodeConfig, "set gateway.tls_cert and gateway.tls_key in config.json, or gateway.host to 127.0.0.1"
@@ -253,6 +253,12 @@ func daemonError(home string, err error) error {
 		return err
 	}
 	return told
+}
+
+// noRoom says whether the disk of a folder is full. What the database says then is not always that.
+func noRoom(dir string) bool {
+	var disk syscall.Statfs_t
+	return syscall.Statfs(dir, &disk) == nil && disk.Bavail == 0
 }
 
 // startDaemon starts the daemon in the background, unless it runs. That it is of another version is told.
