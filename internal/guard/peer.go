@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -148,32 +149,25 @@ func (p *Peer) sameWorld() error {
 	if own := os.Geteuid(); int(p.UID) != own {
 		return fmt.Errorf("it is of user %d, and Ravi runs as user %d", p.UID, own)
 	}
-	here, err := os.OpenFile("/proc/self", unix.O_PATH|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return fmt.Errorf("this process cannot look at itself: %w", err)
-	}
-	defer here.Close()
-	// The state is read first and last: a process that ends in between leaves nothing that could be taken for its own.
+	// All that follows is read by way of the process's own folder, so if it ends in between, that is an error, and never
+	// another's answer.
 	if err := checkStatus(p.proc, p.PID); err != nil {
 		return err
 	}
-	for _, ns := range []struct{ file, name string }{{"user", "user"}, {"pid", "process"}, {"mnt", "mount"}, {"net", "network"}} {
+	ours, err := ownNamespaces()
+	if err != nil {
+		return fmt.Errorf("this process's own namespaces cannot be told: %w", err)
+	}
+	for i, ns := range namespaces {
 		theirs, err := namespace(p.proc, ns.file)
 		if err != nil {
 			return fmt.Errorf("its %s namespace cannot be told: %w", ns.name, err)
 		}
-		ours, err := namespace(here, ns.file)
-		if err != nil {
-			return fmt.Errorf("this process's own %s namespace cannot be told: %w", ns.name, err)
-		}
-		if theirs != ours {
+		if theirs != ours[i] {
 			return fmt.Errorf("it is in another %s namespace", ns.name)
 		}
 	}
-	if err := checkGroups(p.proc); err != nil {
-		return err
-	}
-	return checkStatus(p.proc, p.PID)
+	return checkGroups(p.proc)
 }
 
 // SelfIsOperator is what SameWorld asks, for this process where there is no daemon to ask it: it runs as one user and not
@@ -242,16 +236,23 @@ func readProc(proc *os.File, name string) ([]byte, error) {
 	if err != nil {
 		return nil, gone(err)
 	}
-	f := os.NewFile(uintptr(fd), name)
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxProc+1))
-	switch {
-	case err != nil:
-		return nil, gone(err)
-	case len(b) > maxProc:
-		return nil, fmt.Errorf("its %s is too large", name)
+	defer unix.Close(fd)
+	b := make([]byte, 0, 4<<10)
+	for {
+		n, err := unix.Read(fd, b[len(b):cap(b)])
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return nil, gone(err)
+		case n == 0:
+			return b, nil
+		}
+		if b = b[:len(b)+n]; len(b) > maxProc {
+			return nil, fmt.Errorf("its %s is too large", name)
+		}
+		b = slices.Grow(b, 512)
 	}
-	return b, nil
 }
 
 // control does something with a descriptor that another goroutine may close.
@@ -273,6 +274,24 @@ func gone(err error) error {
 	}
 	return err
 }
+
+// namespaces are those that the operator shares with this process.
+var namespaces = [...]struct{ file, name string }{{"user", "user"}, {"pid", "process"}, {"mnt", "mount"}, {"net", "network"}}
+
+// ownNamespaces are this process's, which it was born in and stays in.
+var ownNamespaces = sync.OnceValues(func() (own [len(namespaces)]identity, err error) {
+	self, err := os.OpenFile("/proc/self", unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return own, err
+	}
+	defer self.Close()
+	for i, ns := range namespaces {
+		if own[i], err = namespace(self, ns.file); err != nil {
+			return own, err
+		}
+	}
+	return own, nil
+})
 
 // identity is what makes a namespace itself.
 type identity struct{ dev, ino uint64 }

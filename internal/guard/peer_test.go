@@ -311,6 +311,7 @@ func TestFirstProcess(t *testing.T) {
 	}{
 		"the host's guest agent": {keeper.GuestName(id) + "\x00", "", true},
 		"gVisor's guest agent":   {"/.ravi/ravi-guest\x00--x\x00", "PATH=/bin\x00", true},
+		"a sealed host's relay":  {"ravi-relay\x00--x\x00", "", true},
 		"its mark":               {"sh\x00", "A=b\x00" + keeper.MarkName + "=" + id + "\x00", true},
 		"systemd":                {"/sbin/init\x00splash\x00", "HOME=/\x00", false},
 		"a container's":          {"sh\x00-c\x00ravi-guest\x00", "X" + keeper.MarkName + "=1\x00", false},
