@@ -351,6 +351,8 @@ func TestKeysAreNotEdited(t *testing.T) {
 			created_at, expires_at, NULL, '' FROM keys WHERE id = '` + c.ID + `'`,
 		`REPLACE INTO keys SELECT place, id || 'x', '` + strings.Repeat("0", 64) + `', kind, label, agent_id, session_id, task_id, run_id, '["*"]', profile, '',
 			created_by, created_at, expires_at, NULL, '' FROM keys WHERE id = '` + c.ID + `'`,
+		`REPLACE INTO keys (id, hash, kind, capabilities, created_at, expires_at) VALUES ('` + c.ID + `', '` + strings.Repeat("2", 64) + `', 'key', '["*"]', 1, 2)`,
+		`REPLACE INTO keys (id, hash, kind, capabilities, created_at, expires_at) VALUES ('ctx_y', '` + c.Hash + `', 'key', '["*"]', 1, 2)`,
 		`INSERT INTO keys (id, hash, kind, capabilities, parent_id, created_at, expires_at)
 			VALUES ('ctx_y', '` + strings.Repeat("1", 64) + `', 'key', '[]', 'ctx_none', 1, 2)`,
 		`INSERT INTO keys (id, hash, kind, capabilities, parent_id, created_at, expires_at)

@@ -145,9 +145,11 @@ func TestBackup(t *testing.T) {
 			}
 		}
 	}()
-	// A name that SQLite could take for something else.
-	path := filepath.Join(dir, "file:a b'?mode=memory")
-	err = s.Backup(ctx, path)
+	// A name that SQLite would take for something else.
+	t.Chdir(dir)
+	const name = "file:a b'?mode=memory"
+	path := filepath.Join(dir, name)
+	err = s.Backup(ctx, name)
 	close(stop)
 	if writeErr := <-done; writeErr != nil {
 		t.Error(writeErr)

@@ -109,6 +109,14 @@ func TestNamesBesideIDs(t *testing.T) {
 	if _, err := s.InsertSession(ctx, Session{AgentID: w.agent.ID, Name: w.session.ID}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("the id of another as name: %v", err)
 	}
+	for id, name := range map[string]string{"ses-x": "plain", "ses-y": "ses-x"} {
+		if _, err := s.InsertSession(ctx, Session{ID: id, AgentID: w.agent.ID, Name: name}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := s.Session(ctx, "ses-x"); err != nil || got.ID != "ses-x" {
+		t.Errorf("an id that is a name, too: %s, %v", got.ID, err)
+	}
 	if _, err := s.Session(ctx, "ses"); !errors.Is(err, ErrAmbiguous) {
 		t.Errorf("a beginning of two: %v", err)
 	}
