@@ -264,6 +264,11 @@ func TestContextKeys(t *testing.T) {
 	}
 	w.allow(op, "context.ls", "", other.ID, childKey.ID)
 
+	// Who may revoke some keys revokes no others, its own included.
+	_, few := w.issue(op, `{"agent": "anna", "allow": ["write:context.issue", "write:context.revoke@ctx_other*"]}`)
+	mine, _ := w.issue(few, `{"allow": ["write:context.issue"]}`)
+	w.deny(few, "context.revoke", `{"ids": ["`+mine.ID+`"]}`, "write:context.revoke@"+mine.ID)
+
 	// Revoked with all that descend.
 	w.allow(parent, "context.revoke", `{"ids": ["`+childKey.ID+`"], "reason": "enough"}`, `{"revoked":["`+childKey.ID+`"]}`)
 	w.allow(op, "context.revoke", `{"ids": ["`+parentKey.ID+`"]}`, parentKey.ID, same.ID)
