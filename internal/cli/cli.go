@@ -31,7 +31,9 @@ import (
 // knows whose key it is.
 func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	args = args[min(1, len(args)):]
-	if _, keyed := os.LookupEnv(runs.EnvKey); keyed {
+	if _, keyed := os.LookupEnv(runs.EnvKey); keyed && isMCPServe(args) {
+		return mcpForKey(args, stdin, stdout, stderr) // it does nothing but ask the gateway either
+	} else if keyed {
 		return asKeyHolder(args, stdin, stdout, stderr)
 	}
 	if len(args) == 1 && args[0] == ownerArg {
@@ -80,6 +82,7 @@ func newTable(parts parts) *command.Table {
 	addDaemon(t, parts.daemon)
 	addConfig(t)
 	addContextSnapshot(t)
+	addMCP(t)
 	for _, register := range parts.register {
 		register(t)
 	}

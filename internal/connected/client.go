@@ -170,7 +170,9 @@ func (c *client) once(ctx context.Context, r request) (a *answer, sent bool, err
 	if err != nil {
 		return nil, false, err
 	}
-	req.Header.Set("Authorization", "Bearer "+c.to.key)
+	if c.to.key != "" {
+		req.Header.Set("Authorization", "Bearer "+c.to.key)
+	}
 	req.Header.Set("Accept", r.accept)
 	req.Header.Set("User-Agent", "ravi-guest")
 	if r.method == http.MethodPost {

@@ -147,7 +147,6 @@ func (p *Program) run(ctx context.Context, args []string) (exit int, err *failur
 	return p.ask(ctx, c, cmd, call, top.json || call.json)
 }
 
-// ask has the gateway do the command, and prints its answer.
 // denied asks the gateway for a command that it did not name, so that it says what the key lacks, and writes it down that
 // it was asked for. Where it says anything else, the command is not known.
 func (p *Program) denied(ctx context.Context, c *client, words []string, unknown *failure) *failure {
@@ -161,7 +160,8 @@ func (p *Program) denied(ctx context.Context, c *client, words []string, unknown
 	return unknown
 }
 
-func (p *Program) ask(ctx context.Context, c *client, cmd *command, call *call, asJSON bool) (exit int, err *failure) {
+// ask has the gateway do the command, and prints its answer.
+func (p *Program) ask(ctx context.Context, c *client, cmd *Command, call *call, asJSON bool) (exit int, err *failure) {
 	body, jerr := json.Marshal(call.body)
 	if jerr != nil {
 		return 0, usage("", "what was given cannot be sent: %v", jerr)
@@ -246,13 +246,7 @@ func (p *Program) write(b []byte) *failure {
 }
 
 // mask takes the caller's own key out of what is shown. Nothing here puts it in; the gateway, or the arguments, might.
-func (p *Program) mask(s string) string {
-	key := p.Getenv(envKey)
-	if len(key) < 8 {
-		return s // this is no key, and would be found everywhere
-	}
-	return strings.ReplaceAll(s, key, keyPrefix+"…")
-}
+func (p *Program) mask(s string) string { return mask(s, p.Getenv(envKey)) }
 
 // top is what stands before the command.
 type top struct {

@@ -3,9 +3,9 @@ package connected
 import (
 	"io"
 	"net/http"
-	"slices"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )

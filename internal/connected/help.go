@@ -104,7 +104,7 @@ func helpGroup(r *registry, group string) string {
 }
 
 // helpCommand is the help of a command.
-func helpCommand(c *command) string {
+func helpCommand(c *Command) string {
 	var b strings.Builder
 	about := strings.TrimSpace(c.Long)
 	if about == "" {
@@ -169,7 +169,7 @@ func helpCommand(c *command) string {
 	return b.String()
 }
 
-func (f *field) valueName() string {
+func (f *Field) valueName() string {
 	switch {
 	case f.Value != "":
 		return f.Value
@@ -183,7 +183,7 @@ func (f *field) valueName() string {
 	return strings.ToUpper(f.Flag)
 }
 
-func argName(f *field) string {
+func argName(f *Field) string {
 	name := f.Arg
 	if f.Rest {
 		name += "…"
@@ -194,7 +194,7 @@ func argName(f *field) string {
 	return name
 }
 
-func useLine(c *command) string {
+func useLine(c *Command) string {
 	line := c.line() + " [flags]"
 	for _, f := range c.args() {
 		line += " " + argName(f)

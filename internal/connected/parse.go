@@ -23,16 +23,16 @@ type call struct {
 
 // parser reads the arguments of one command.
 type parser struct {
-	cmd     *command
+	cmd     *Command
 	stdin   io.Reader // nil once it has been read
 	call    *call
-	args    []*field // that are still to be given
+	args    []*Field // that are still to be given
 	literal bool     // after --
 }
 
 // parse turns what follows the command's name into the body of the call. Nothing gets into the body that does not
 // stand in the arguments, or in a file that they name.
-func (c *command) parse(args []string, stdin io.Reader) (*call, *failure) {
+func (c *Command) parse(args []string, stdin io.Reader) (*call, *failure) {
 	p := &parser{cmd: c, stdin: stdin, call: &call{body: map[string]any{}}, args: c.args()}
 	for i := 0; i < len(args); i++ {
 		arg := args[i]
@@ -169,7 +169,7 @@ func (p *parser) argument(arg string) *failure {
 }
 
 // set adds a text to a field. A single - is what stands on standard input.
-func (p *parser) set(f *field, called, text string) *failure {
+func (p *parser) set(f *Field, called, text string) *failure {
 	if f.Type == typeString && text == "-" {
 		return p.setFile(f, called, text)
 	}
@@ -177,7 +177,7 @@ func (p *parser) set(f *field, called, text string) *failure {
 }
 
 // setFile fills a field from a file, or from standard input.
-func (p *parser) setFile(f *field, called, path string) *failure {
+func (p *parser) setFile(f *Field, called, path string) *failure {
 	from := "standard input"
 	in := p.stdin
 	if path == "-" {
@@ -204,7 +204,7 @@ func (p *parser) setFile(f *field, called, path string) *failure {
 }
 
 // put adds a text to a field, as it is.
-func (p *parser) put(f *field, called, text string) *failure {
+func (p *parser) put(f *Field, called, text string) *failure {
 	if !utf8.ValidString(text) {
 		// JSON has no way to say it, and something else must not be sent instead.
 		return p.usage("%s: this is not UTF-8 text", called)
@@ -218,7 +218,7 @@ func (p *parser) put(f *field, called, text string) *failure {
 }
 
 // value is the JSON value of a text, added to what was given before.
-func (f *field) value(before any, text string) (any, error) {
+func (f *Field) value(before any, text string) (any, error) {
 	switch f.Type {
 	case typeBoolean:
 		b, err := strconv.ParseBool(text)

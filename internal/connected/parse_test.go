@@ -10,7 +10,7 @@ import (
 )
 
 // lookup is a command of registryDoc.
-func lookup(t testing.TB, words ...string) *command {
+func lookup(t testing.TB, words ...string) *Command {
 	t.Helper()
 	r, err := parseRegistry([]byte(registryDoc))
 	if err != nil {
@@ -156,7 +156,7 @@ func FuzzParse(f *testing.F) {
 	} {
 		f.Add(seed, "stdin")
 	}
-	commands := []*command{lookup(f, "tasks", "comment"), lookup(f, "tasks", "show"), lookup(f, "runs", "kill"), lookup(f, "bench")}
+	commands := []*Command{lookup(f, "tasks", "comment"), lookup(f, "tasks", "show"), lookup(f, "runs", "kill"), lookup(f, "bench")}
 	f.Fuzz(func(t *testing.T, line, stdin string) {
 		args := strings.Split(line, "\x00")
 		for _, arg := range args {

@@ -40,10 +40,12 @@ func (l *list[T]) UnmarshalJSON(data []byte) error {
 
 // registry is what the key may use.
 type registry struct {
-	Commands list[*command] `json:"commands"`
+	Hash     string         `json:"registry_hash"`
+	Commands list[*Command] `json:"commands"`
 }
 
-type command struct {
+// Command is a command that the key may use.
+type Command struct {
 	Group    string        `json:"group"`
 	Command  string        `json:"command"`
 	Aliases  list[string]  `json:"aliases"`
@@ -51,7 +53,7 @@ type command struct {
 	Long     string        `json:"long"`
 	Examples list[example] `json:"examples"`
 	Access   string        `json:"access"`
-	Fields   list[*field]  `json:"fields"`
+	Fields   list[*Field]  `json:"fields"`
 }
 
 type example struct {
@@ -59,8 +61,8 @@ type example struct {
 	Line string `json:"line"`
 }
 
-// field has either a flag or an arg.
-type field struct {
+// Field is an input of a command. It has either a flag or an arg.
+type Field struct {
 	Name     string `json:"name"` // the key in JSON
 	Type     string `json:"type"`
 	Arg      string `json:"arg"`
@@ -70,6 +72,7 @@ type field struct {
 	Value    string `json:"value"`
 	Usage    string `json:"usage"`
 	Rest     bool   `json:"rest"`
+	Host     string `json:"host"` // which resource of the host it names
 }
 
 // Types of fields.
@@ -85,28 +88,28 @@ const (
 
 var types = []string{typeString, typeBoolean, typeInteger, typeNumber, typeDuration, typeStrings, typeMap}
 
-func (c *command) full() string { return c.Group + "." + c.Command }
+func (c *Command) full() string { return c.Group + "." + c.Command }
 
-func (c *command) path() string { return "/api/v1/" + c.Group + "/" + c.Command }
+func (c *Command) path() string { return "/api/v1/" + c.Group + "/" + c.Command }
 
 // line is how the command is called.
-func (c *command) line() string {
+func (c *Command) line() string {
 	if c.Group == c.Command {
 		return "ravi " + c.Group
 	}
 	return "ravi " + c.Group + " " + c.Command
 }
 
-func (c *command) flag(name string) *field {
-	i := slices.IndexFunc(c.Fields, func(f *field) bool { return f.Flag != "" && f.Flag == name })
+func (c *Command) flag(name string) *Field {
+	i := slices.IndexFunc(c.Fields, func(f *Field) bool { return f.Flag != "" && f.Flag == name })
 	if i < 0 {
 		return nil
 	}
 	return c.Fields[i]
 }
 
-func (c *command) short(letter string) *field {
-	i := slices.IndexFunc(c.Fields, func(f *field) bool { return f.Short != "" && f.Short == letter })
+func (c *Command) short(letter string) *Field {
+	i := slices.IndexFunc(c.Fields, func(f *Field) bool { return f.Short != "" && f.Short == letter })
 	if i < 0 {
 		return nil
 	}
@@ -114,8 +117,8 @@ func (c *command) short(letter string) *field {
 }
 
 // args are the fields that are arguments, in order.
-func (c *command) args() []*field {
-	return slices.DeleteFunc(slices.Clone(c.Fields), func(f *field) bool { return f.Arg == "" })
+func (c *Command) args() []*Field {
+	return slices.DeleteFunc(slices.Clone(c.Fields), func(f *Field) bool { return f.Arg == "" })
 }
 
 // registry asks what the key may use.
@@ -149,7 +152,7 @@ func parseRegistry(doc []byte) (*registry, *failure) {
 			taken[full] = true
 		}
 	}
-	slices.SortStableFunc(r.Commands, func(a, b *command) int {
+	slices.SortStableFunc(r.Commands, func(a, b *Command) int {
 		return strings.Compare(a.Group+" "+a.Command, b.Group+" "+b.Command)
 	})
 	return &r, nil
@@ -166,12 +169,12 @@ func word(s string, between rune) bool {
 }
 
 // check says whether the command can be used by this client.
-func (c *command) check() *failure {
+func (c *Command) check() *failure {
 	if c.Access != "read" && c.Access != "write" {
 		return nonsense("the gateway does not say whether %s reads or writes", c.full())
 	}
 	taken := map[string]bool{"--json": true, "--quiet": true, "--help": true, "-q": true, "-h": true}
-	var before *field
+	var before *Field
 	for _, f := range c.Fields {
 		switch {
 		case f == nil || !word(f.Name, '_') || (f.Arg == "") == (f.Flag == ""),
@@ -219,13 +222,13 @@ func (r *registry) groups() []string {
 }
 
 // in are the commands of a group.
-func (r *registry) in(group string) []*command {
-	return slices.DeleteFunc(slices.Clone(r.Commands), func(c *command) bool { return c.Group != group })
+func (r *registry) in(group string) []*Command {
+	return slices.DeleteFunc(slices.Clone(r.Commands), func(c *Command) bool { return c.Group != group })
 }
 
 // find finds the command that the words begin with, and gives what follows it. A group alone is no command: then only
 // flags follow.
-func (r *registry) find(words []string) (*command, []string, *failure) {
+func (r *registry) find(words []string) (*Command, []string, *failure) {
 	group, rest := words[0], words[1:]
 	all := r.in(group)
 	if len(all) == 0 {
@@ -259,8 +262,8 @@ func (r *registry) find(words []string) (*command, []string, *failure) {
 		"there is no command %q in ravi %s that this key may use", rest[0], group)
 }
 
-func named(all []*command, name string) *command {
-	i := slices.IndexFunc(all, func(c *command) bool { return c.Command == name || slices.Contains(c.Aliases, name) })
+func named(all []*Command, name string) *Command {
+	i := slices.IndexFunc(all, func(c *Command) bool { return c.Command == name || slices.Contains(c.Aliases, name) })
 	if i < 0 {
 		return nil
 	}

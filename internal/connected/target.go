@@ -36,6 +36,7 @@ type target struct {
 	own  bool   // it is the socket of this machine's own daemon, which nobody named
 	key  string
 	wait time.Duration
+	dial func(context.Context) (net.Conn, error) // instead of connecting to unix, if it is set
 }
 
 // String is the address for people. The key is no part of it.
@@ -53,7 +54,7 @@ func required(message, hint string) *failure {
 // targetOf reads the environment. What is wrong with it is said without repeating it. socket is where the gateway is if
 // nothing says so; inside a sandbox there is none.
 func targetOf(getenv func(string) string, socket string) (target, *failure) {
-	t := target{key: getenv(envKey), wait: defaultWait}
+	t := target{key: getenv(envKey)}
 	const give = "a run has one when it was started with --connect read, or --connect write=tasks: ask whoever started this sandbox"
 	address := getenv(envURL)
 	if address == "" && socket != "" {
@@ -84,14 +85,7 @@ func targetOf(getenv func(string) string, socket string) (target, *failure) {
 	} else if why := t.parse(address); why != "" {
 		return t, required(envURL+" "+why, "it is written as http://"+serviceHost+", https://HOST or unix:/PATH")
 	}
-	if w := getenv(envWait); w != "" {
-		d, err := time.ParseDuration(w)
-		if err != nil || d < 0 || d > maxWait {
-			return t, usage("write a duration like 30s or 2m, or 0 to wait for nothing", "%s is not a duration between 0 and %s", envWait, maxWait)
-		}
-		t.wait = d
-	}
-	return t, nil
+	return t, t.waiting(getenv)
 }
 
 // parse takes an address apart, and says what is wrong with it.
@@ -137,7 +131,10 @@ func validKey(key string) bool {
 // dialer connects to the target, whatever address it is asked for.
 func (t target) dialer() func(ctx context.Context, network, address string) (net.Conn, error) {
 	d := &net.Dialer{Timeout: max(min(t.wait, 10*time.Second), time.Second)}
-	if t.unix == "" {
+	switch {
+	case t.dial != nil:
+		return func(ctx context.Context, _, _ string) (net.Conn, error) { return t.dial(ctx) }
+	case t.unix == "":
 		return d.DialContext
 	}
 	return func(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -32,7 +32,7 @@ var layers = [][]string{
 	{"internal/run"},
 	{"internal/command", "internal/bench"},
 	{"internal/gateway"},
-	{"internal/daemon"},
+	{"internal/daemon", "internal/mcp"},
 	{"internal/cli"},
 	{"cmd", "internal/e2e", "internal/toolcases"},
 }
@@ -58,6 +58,8 @@ var forbidden = []struct{ from, what, why string }{
 	{"internal/guard", "ravi/internal/store", "the listener knows nothing of keys and records"},
 	{"internal/connected", "github.com/spf13/cobra", "the client in the sandbox is part of the guest agent, which is small"},
 	{"internal/snapshot", "net/http", "a snapshot is files"},
+	{"internal/mcp", "ravi/internal/command", "the tools are what the gateway says, and done by it"},
+	{"internal/mcp", "ravi/internal/store", "the tools are what the gateway says, and done by it"},
 	{"internal/network", "ravi/internal/store", "the network knows nothing of runs and records"},
 	{"internal/network", "ravi/internal/secret", "the gateway gets values, and knows no store of them"},
 	{"sandbox", "ravi/internal/secret", "the public package gets values, and knows no store of them"},

@@ -36,6 +36,10 @@ const Root = "/api/v1/"
 // ExitHeader is the exit code that a command's result has on a command line, in answers as text.
 const ExitHeader = "Ravi-Exit"
 
+// AgentType is what an answer is asked for as by who hands it to an agent, whoever that works for: an object with the text
+// for people, in which what others wrote is fenced, the value, and the exit code.
+const AgentType = "application/vnd.ravi.agent+json"
+
 // Server answers for a table of commands.
 type Server struct {
 	Table   *command.Table
@@ -171,7 +175,8 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request, who caller, gro
 	}
 	env := s.NewEnv()
 	defer env.Close()
-	env.Caller, env.Auditor, env.JSON, env.ForAgent = who.Caller, s.Auditor, true, !who.IsOperator()
+	env.Caller, env.Auditor, env.JSON = who.Caller, s.Auditor, true
+	env.ForAgent = !who.IsOperator() || strings.HasPrefix(r.Header.Get("Accept"), AgentType)
 	in, err := s.input(r, c)
 	if err != nil {
 		// Who may not call it at all hears that first, and it is written down.
@@ -196,32 +201,64 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request, who caller, gro
 
 func (s *Server) answer(w http.ResponseWriter, r *http.Request, env *command.Env, c *command.Command, out any) {
 	var body bytes.Buffer
-	kind := "application/json"
-	if c.HasPrint() && strings.HasPrefix(r.Header.Get("Accept"), "text/plain") {
+	kind, err := "application/json", error(nil)
+	switch accept := r.Header.Get("Accept"); {
+	case strings.HasPrefix(accept, AgentType):
+		kind = AgentType
+		err = writeForAgent(&body, env, c, out)
+	case c.HasPrint() && strings.HasPrefix(accept, "text/plain"):
 		kind = "text/plain; charset=utf-8"
 		env.JSON = false
-		if err := c.Print(env, &body, out); err != nil {
-			s.fail(w, err)
-			return
-		}
+		err = c.Print(env, &body, out)
 		if exit := c.Exit(out); exit != command.ExitOK {
 			w.Header().Set(ExitHeader, strconv.Itoa(exit))
 		}
-	} else {
-		enc := json.NewEncoder(&body)
-		enc.SetEscapeHTML(false)
-		if err := enc.Encode(out); err != nil {
-			s.fail(w, err)
-			return
-		}
-		if bytes.Equal(bytes.TrimSpace(body.Bytes()), []byte("null")) {
-			body.Reset()
-			body.WriteString("{}\n")
-		}
+	default:
+		err = writeValue(&body, out)
+	}
+	if err != nil {
+		w.Header().Del(ExitHeader)
+		s.fail(w, err)
+		return
 	}
 	w.Header().Set("Content-Type", kind)
 	w.Header().Set("Content-Length", strconv.Itoa(body.Len()))
 	_, _ = w.Write(body.Bytes()) // whoever asked has gone away
+}
+
+// writeValue writes a result as JSON. There is always something to read: nothing is an empty object.
+func writeValue(w io.Writer, out any) error {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(out); err != nil {
+		return err
+	}
+	if bytes.Equal(bytes.TrimSpace(b.Bytes()), []byte("null")) {
+		b.Reset()
+		b.WriteString("{}\n")
+	}
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+// writeForAgent writes a result in both forms.
+func writeForAgent(w io.Writer, env *command.Env, c *command.Command, out any) error {
+	var value, text bytes.Buffer
+	if err := writeValue(&value, out); err != nil {
+		return err
+	}
+	if c.HasPrint() {
+		env.JSON = false
+		if err := c.Print(env, &text, out); err != nil {
+			return err
+		}
+	}
+	return writeValue(w, struct {
+		Text  string          `json:"text"` // empty for a command that shows nothing to people but its value
+		Value json.RawMessage `json:"value"`
+		Exit  int             `json:"exit"`
+	}{text.String(), value.Bytes(), c.Exit(out)})
 }
 
 // input reads a request's body.

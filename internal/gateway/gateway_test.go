@@ -81,6 +81,16 @@ func TestCalls(t *testing.T) {
 	if r := w.call("", full, "notes/print", "", "Accept", "text/plain"); r.body == "" || !strings.HasPrefix(r.body, "said ctx_") || r.header.Get(ExitHeader) != "3" {
 		t.Errorf("as text: %q, exit %q", r.body, r.header.Get(ExitHeader))
 	}
+	if r := w.call("", "", "notes/print", "", "Accept", AgentType); r.header.Get("Content-Type") != AgentType || r.header.Get(ExitHeader) != "" ||
+		!strings.HasPrefix(r.body, `{"text":"said operator (fenced: true)\n","value":{"said":"operator",`) || !strings.HasSuffix(r.body, `,"exit":3}`+"\n") {
+		t.Errorf("for an agent: %q", r.body)
+	}
+	if r := w.call("", "", "notes/print", "", "Accept", "text/plain"); !strings.HasPrefix(r.body, "said operator (fenced: false)") {
+		t.Errorf("the operator's text: %q", r.body)
+	}
+	if r := w.call("", "", "notes/nothing", "", "Accept", AgentType); r.body != `{"text":"","value":{},"exit":0}`+"\n" {
+		t.Errorf("nothing for an agent: %q", r.body)
+	}
 	if r := w.call("", full, "notes/ls", `{"long_text":"`+strings.Repeat("x", 3<<20)+`"}`, "Expect", "100-continue"); r.status != 413 || r.Error.Code != "TOO_LARGE" {
 		t.Errorf("3 MB: %d %s", r.status, r.body)
 	}

@@ -72,8 +72,8 @@ func newTestTable(w *world) *command.Table {
 	add("ls", func(s *command.Spec[noteInput, *noteOutput]) { s.Scoped, s.Aliases = true, []string{"list"} })
 	add("write", func(s *command.Spec[noteInput, *noteOutput]) { s.Object, s.Access = object, command.Write })
 	add("print", func(s *command.Spec[noteInput, *noteOutput]) {
-		s.Print = func(_ *command.Env, w io.Writer, o *noteOutput) error {
-			_, err := fmt.Fprintln(w, "said", o.Said)
+		s.Print = func(env *command.Env, w io.Writer, o *noteOutput) error {
+			_, err := fmt.Fprintf(w, "said %s (fenced: %v)\n", o.Said, env.ForAgent)
 			return err
 		}
 		s.Exit = func(*noteOutput) int { return 3 }
