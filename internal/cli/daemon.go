@@ -346,11 +346,13 @@ func showDaemon(ctx context.Context, env *command.Env) (daemonShown, error) {
 }
 
 func printDaemon(env *command.Env, w io.Writer, s daemonShown) error {
-	if !s.Running {
+	switch {
+	case !s.Running && env.Quiet:
+		return nil
+	case !s.Running:
 		fmt.Fprintln(w, "no daemon runs")
 		return nil
-	}
-	if env.Quiet {
+	case env.Quiet:
 		fmt.Fprintln(w, s.State.Process.PID)
 		return nil
 	}
