@@ -42,31 +42,18 @@ func add[In, Out any](t *command.Table, s command.Spec[In, Out]) {
 	command.Add(t, s)
 }
 
-// refused tells what the record, or a key, did not allow.
+// refused tells what a key did not allow.
 func refused(err error) error {
-	if err == nil || errors.As(err, new(*command.Error)) {
-		return err
-	}
-	told := &command.Error{Message: err.Error(), Exit: command.ExitFailed, Err: err}
 	switch {
+	case err == nil || errors.As(err, new(*command.Error)):
+		return err
 	case errors.Is(err, access.ErrDenied):
 		return command.Denied(err)
 	case errors.Is(err, contextkey.ErrExceeds):
-		told.Code, told.Status, told.Hint = command.CodeDenied, http.StatusForbidden, "ravi context whoami shows what this key holds"
-	case errors.Is(err, contextkey.ErrRefused):
-		told.Code, told.Status = command.CodeUnauthorized, http.StatusUnauthorized
-	case errors.Is(err, store.ErrExists), errors.Is(err, store.ErrInUse):
-		told.Code, told.Status = command.CodeConflict, http.StatusConflict
-	case errors.Is(err, store.ErrInvalid):
-		told.Code, told.Status, told.Exit = command.CodeUsage, http.StatusBadRequest, command.ExitUsage
-	case errors.Is(err, store.ErrTooLarge):
-		told.Code, told.Status, told.Exit = command.CodeUsage, http.StatusRequestEntityTooLarge, command.ExitUsage
-	case errors.Is(err, store.ErrDiskFull):
-		told.Code, told.Status = command.CodeUnavailable, http.StatusServiceUnavailable
-	default:
-		return err
+		return &command.Error{Code: command.CodeDenied, Message: err.Error(), Hint: "ravi context whoami shows what this key holds",
+			Status: http.StatusForbidden, Exit: command.ExitFailed, Err: err}
 	}
-	return told
+	return err
 }
 
 // kind is a kind of record that commands are about.

@@ -48,6 +48,9 @@ func runContext(ctx context.Context, env *command.Env, in runInput, o *runs.Opti
 	if err != nil || !connect.on {
 		return err
 	}
+	if err := mayConnect(env, connect, *o); err != nil {
+		return err
+	}
 	if o.TaskID == "" && o.Task != "" {
 		// What a run is to report on has to be there.
 		title, _, _ := strings.Cut(strings.TrimSpace(o.Task), "\n")
@@ -69,6 +72,28 @@ func runContext(ctx context.Context, env *command.Env, in runInput, o *runs.Opti
 		Serve: func(runID string) (func(context.Context, net.Conn), func(context.Context) error) {
 			return serveRun(env, *o, runID)
 		},
+	}
+	return nil
+}
+
+// mayConnect says whether a caller could give a run the key that it asks for, before anything is recorded. What is not
+// there yet is nobody's, so only capabilities for all of its kind cover it.
+func mayConnect(env *command.Env, c connect, o runs.Options) error {
+	if env.Caller.IsOperator() {
+		return nil
+	}
+	if o.TaskID == "" && o.Task != "" {
+		if err := env.Caller.Check(access.Ask{Access: access.Write, Group: "tasks", Command: "create"}); err != nil {
+			return command.Denied(err)
+		}
+		o.TaskID = "new-task"
+	}
+	wanted, err := c.capabilities(o, "new-run")
+	if err != nil {
+		return err
+	}
+	if ok, more := env.Caller.Key.Capabilities.CoverAll(wanted); !ok {
+		return command.Denied(&access.Denied{Caller: env.Caller.Name(), Missing: more.String() + ", to give it to the run"})
 	}
 	return nil
 }

@@ -22,7 +22,7 @@ import (
 )
 
 func addRunsCreate(t *command.Table) {
-	add(t, command.Spec[runsCreateInput, store.Run]{
+	add(t, command.Spec[runsCreateInput, runItem]{
 		Group: "runs", Name: "create", Aliases: []string{"start"}, Access: command.Write,
 		Bounded: []string{"repo", "backend", "image", "cpus", "memory", "disk", "timeout", "env", "volumes", "allow_net", "secrets"},
 		Summary: "Start a run that goes on by itself",
@@ -35,13 +35,16 @@ A holder of a key can ask for what its profile lists; see ravi profiles.`,
 			{What: "and wait for its end", Line: "ravi runs wait $(ravi runs create -q --task-id tsk01jf -- ./my-agent)"},
 		},
 		Defaults: runsCreateInput{Repo: "."},
-		Handler:  createRun,
-		Print: func(env *command.Env, w io.Writer, r store.Run) error {
+		Handler: func(ctx context.Context, env *command.Env, in runsCreateInput) (runItem, error) {
+			r, err := createRun(ctx, env, in)
+			return runItemOf(env, r), err
+		},
+		Print: func(env *command.Env, w io.Writer, r runItem) error {
 			_, err := fmt.Fprintln(w, safe.Safe(r.ID))
 			return err
 		},
 	})
-	add(t, command.Spec[runsWaitInput, store.Run]{
+	add(t, command.Spec[runsWaitInput, runItem]{
 		Group: "runs", Name: "wait", Access: command.Read,
 		Object: func(ctx context.Context, env *command.Env, in runsWaitInput) (string, error) {
 			return runKind.object(ctx, env, "runs", in.Run)
@@ -50,8 +53,11 @@ A holder of a key can ask for what its profile lists; see ravi profiles.`,
 		Long: `Waits, and ends with the run's exit code: its command's own, 124 when its time
 ran out, 137 when its memory did, and 125 when Ravi could not do its part.`,
 		Examples: []command.Example{{Line: "ravi runs wait run01jf"}},
-		Handler:  waitRun,
-		Print: func(env *command.Env, w io.Writer, r store.Run) error {
+		Handler: func(ctx context.Context, env *command.Env, in runsWaitInput) (runItem, error) {
+			r, err := waitRun(ctx, env, in)
+			return runItemOf(env, r), err
+		},
+		Print: func(env *command.Env, w io.Writer, r runItem) error {
 			if env.Quiet {
 				return nil
 			}
@@ -357,7 +363,7 @@ func waitRun(ctx context.Context, env *command.Env, in runsWaitInput) (store.Run
 }
 
 // exitOfRun is the exit code of a run as ravi sandbox run has it.
-func exitOfRun(r store.Run) int {
+func exitOfRun(r runItem) int {
 	switch r.Status {
 	case store.RunTimeout:
 		return command.ExitTimeout

@@ -77,8 +77,14 @@ func AsError(err error) *Error {
 		told.Code, told.Status = CodeNotFound, http.StatusNotFound
 	case errors.Is(err, store.ErrAmbiguous):
 		told.Code, told.Status, told.Hint = CodeAmbiguous, http.StatusConflict, "write more of the id"
-	case errors.Is(err, store.ErrFinal):
+	case errors.Is(err, store.ErrFinal), errors.Is(err, store.ErrExists), errors.Is(err, store.ErrInUse):
 		told.Code, told.Status = CodeConflict, http.StatusConflict
+	case errors.Is(err, store.ErrInvalid):
+		told.Code, told.Status, told.Exit = CodeUsage, http.StatusBadRequest, ExitUsage
+	case errors.Is(err, store.ErrTooLarge):
+		told.Code, told.Status, told.Exit = CodeUsage, http.StatusRequestEntityTooLarge, ExitUsage
+	case errors.Is(err, store.ErrDiskFull):
+		told.Code, told.Status = CodeUnavailable, http.StatusServiceUnavailable
 	case errors.Is(err, store.ErrNewerSchema):
 		told.Code, told.Status, told.Hint = CodeUnavailable, http.StatusServiceUnavailable,
 			"use that newer ravi, or set RAVI_HOME to another directory"

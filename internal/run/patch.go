@@ -215,10 +215,15 @@ func (s *state) apply(ctx context.Context) error {
 
 // outcome sets what an error of Ravi's means for the task.
 func (s *state) outcome(ctx context.Context, err error) {
+	t := s.task
+	if have, rerr := s.Store.Run(context.WithoutCancel(ctx), t.ID); rerr == nil && have.Status == store.RunCanceled {
+		// Somebody else canceled it. That its sandbox was gone then is no failure.
+		t.Status, t.Reason, t.Exit, t.Error, t.Hint = store.RunCanceled, sandbox.ReasonCanceled, exitCanceled, "", ""
+		return
+	}
 	if err == nil {
 		return
 	}
-	t := s.task
 	if ctx.Err() != nil && t.ExitCode == nil && t.Patch == nil && !errors.Is(err, errUnaudited) {
 		// The user ended it before there was anything.
 		t.Status, t.Reason, t.Exit = store.RunCanceled, sandbox.ReasonCanceled, exitCanceled

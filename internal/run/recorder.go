@@ -3,6 +3,7 @@ package run
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"ravi/internal/procid"
 	"ravi/internal/redact"
@@ -14,6 +15,8 @@ import (
 type Recorder struct {
 	Store *store.Store
 	RunID string // the run that they are made for; may be empty
+	// Name is what the sandbox is called, and CreatedBy who asked for it, as in the audit; both may be empty.
+	Name, CreatedBy string
 	// Redact takes secrets out of what is written; may be nil.
 	Redact *redact.Redactor
 }
@@ -26,8 +29,17 @@ func (r Recorder) Creating(ctx context.Context, i sandbox.Info) error {
 	if err != nil {
 		return err
 	}
+	if r.RunID != "" {
+		run, err := r.Store.Run(ctx, r.RunID)
+		if err != nil {
+			return err
+		}
+		if run.Status.Final() {
+			return fmt.Errorf("the run is %s: %w", run.Status, store.ErrFinal)
+		}
+	}
 	_, err = r.Store.InsertSandbox(ctx, scrub(r.Redact, store.Sandbox{
-		ID: i.ID, RunID: r.RunID, Backend: i.Backend, Image: i.Image, Workspace: i.Workspace,
+		ID: i.ID, Name: r.Name, RunID: r.RunID, CreatedBy: r.CreatedBy, Backend: i.Backend, Image: i.Image, Workspace: i.Workspace,
 		Desired: store.WantRunning, Seen: store.SeenCreating, Owner: self, Dir: i.Dir, Limits: limits(i.Config),
 	}))
 	return err

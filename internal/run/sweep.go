@@ -205,7 +205,7 @@ func (s Sweeper) closeRun(ctx context.Context, run store.Run) error {
 
 // leavings ends what runs that are over would have ended themselves.
 func (s Sweeper) leavings(ctx context.Context) error {
-	const why = "the run is over"
+	const runOver = "the run is over"
 	over := func(id string) (bool, error) {
 		run, err := s.Store.Run(ctx, id)
 		if errors.Is(err, store.ErrNotFound) {
@@ -218,9 +218,12 @@ func (s Sweeper) leavings(ctx context.Context) error {
 		return err
 	}
 	for _, l := range leases {
-		ended, err := over(l.RunID)
-		if err != nil {
-			return err
+		ended, why := !procid.Alive(l.Owner), "its process is gone"
+		if l.RunID != "" {
+			why = runOver
+			if ended, err = over(l.RunID); err != nil {
+				return err
+			}
 		}
 		if ended {
 			if _, err := s.Store.EndLease(ctx, l.ID, why); err != nil {
@@ -238,7 +241,7 @@ func (s Sweeper) leavings(ctx context.Context) error {
 			return err
 		}
 		if ended {
-			if _, err := s.Store.RevokeRunKeys(ctx, k.RunID, why); err != nil {
+			if _, err := s.Store.RevokeRunKeys(ctx, k.RunID, runOver); err != nil {
 				return err
 			}
 		}

@@ -168,7 +168,8 @@ func (s *Store) Dir(ctx context.Context) (string, error) {
 	found, err := collect(ctx, s.db, func(rows *sql.Rows) (path string, err error) {
 		var n int64
 		var name string
-		return path, rows.Scan(&n, &name, &path)
+		err = rows.Scan(&n, &name, &path)
+		return path, err
 	}, `PRAGMA database_list`)
 	if err != nil {
 		return "", err
