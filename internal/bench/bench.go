@@ -28,6 +28,9 @@ type Options struct {
 	// Connects is how many new connections are made, and Download how many MB
 	// are moved at once, to measure the network.
 	Connects, Download int
+	// Records is how many runs are in the store of a measured daemon, Seconds how long many clients ask it at once, Kills
+	// how often it is killed meanwhile, and Idle how many seconds nobody asks it anything.
+	Records, Seconds, Kills, Idle int
 	// Only are the measures to take, and Beside the programs to compare with;
 	// nil means all, and an empty Beside none.
 	Only, Beside []string
@@ -65,8 +68,26 @@ var measures = []measure{
 	{name: "cable", title: "idle cable, KB", unit: "KB"},
 	{name: "netmem", title: "gateway, dialer, MB", unit: "MB"},
 	{name: netCrowd, title: "100 receive, ms", unit: "ms"},
+	{name: "gw_read", title: "gateway read, ms", unit: "ms"},
+	{name: "gw_rate", title: "64 readers, 1/s", unit: "1/s", higherIsBetter: true},
+	{name: "gw_cpu", title: "CPU of a read, ms", unit: "ms"},
+	{name: "gw_lost", title: "answers lost, rows", unit: "rows"},
+	{name: "gw_inside", title: "read in sandbox, ms", unit: "ms"},
+	{name: "lists", title: "first page, ms", unit: "ms"},
+	{name: "daemon_start", title: "daemon start, ms", unit: "ms"},
+	{name: "daemon_mem", title: "daemon memory, MB", unit: "MB"},
+	{name: "daemon_cpu", title: "idle daemon, %", unit: "%"},
 	{name: "version", title: "ravi --version, ms", unit: "ms"},
 }
+
+// groups are names for several measures at once.
+var groups = []struct {
+	name     string
+	measures []string
+}{{netAll, netMeasures}, {gatewayAll, gatewayMeasures}}
+
+// comesWith says of measures that come with another, with which.
+var comesWith = map[string]string{"storm_all": "storm", "gw_cpu": "gw_rate"}
 
 func titleOf(name string) string {
 	for _, m := range measures {
@@ -81,7 +102,7 @@ func titleOf(name string) string {
 func Measures() []string {
 	var out []string
 	for _, m := range measures {
-		if m.name != "storm_all" { // comes with storm
+		if _, comes := comesWith[m.name]; !comes {
 			out = append(out, m.name)
 		}
 	}
@@ -89,7 +110,13 @@ func Measures() []string {
 }
 
 // Groups are names for several measures at once.
-func Groups() []string { return []string{netAll} }
+func Groups() []string {
+	var out []string
+	for _, g := range groups {
+		out = append(out, g.name)
+	}
+	return out
+}
 
 // Besides are the names for Options.Beside.
 func Besides() []string { return []string{besideRunsc, besideDocker, besidePodman, besideBwrap} }
@@ -107,6 +134,15 @@ func (o Options) Validate() error {
 	}
 	if o.Download < 1 || o.Download > mostDownload {
 		return fmt.Errorf("%w: downloads of %d MB: it is 1 to %d", ErrOptions, o.Download, mostDownload)
+	}
+	for _, x := range []struct {
+		what     string
+		n, least int
+		most     int
+	}{{"runs in the store", o.Records, 10, 1_000_000}, {"seconds of many clients", o.Seconds, 1, 600}, {"kills", o.Kills, 1, 100}, {"idle seconds", o.Idle, 1, 3600}} {
+		if x.n < x.least || x.n > x.most {
+			return fmt.Errorf("%w: %d %s: it is %d to %d", ErrOptions, x.n, x.what, x.least, x.most)
+		}
 	}
 	if o.Only != nil && len(o.Only) == 0 {
 		return fmt.Errorf("%w: no measure is named: it is %s", ErrOptions, strings.Join(Measures(), ", "))
@@ -230,6 +266,7 @@ func (b *bench) measure(ctx context.Context) error {
 		{fmt.Sprintf("%d sandboxes at once", stormSize), []string{"storm"}, b.storm},
 		{"the network of a sandbox", netMeasures, b.network},
 		{fmt.Sprintf("%d sandboxes that receive at once", crowdSize), []string{netCrowd}, b.crowd},
+		{"", gatewayMeasures, b.gateway}, // in steps of its own
 		{"the program's own start", []string{"version"}, b.versions},
 	} {
 		if !b.wantAny(phase.of...) {
@@ -245,7 +282,11 @@ func (b *bench) measure(ctx context.Context) error {
 	return nil
 }
 
+// step shows what is done; without a name it is done without a word.
 func (b *bench) step(name string, do func() error) error {
+	if name == "" {
+		return do()
+	}
 	done := b.Step(name)
 	err := do()
 	done(err)
@@ -253,12 +294,23 @@ func (b *bench) step(name string, do func() error) error {
 }
 
 // want says whether a measure is to be taken. The crowd needs a machine for
-// itself for minutes, and is asked for by name.
+// itself for minutes, a gateway a full store and an idle minute: these are asked
+// for by name.
 func (b *bench) want(name string) bool {
+	if with, comes := comesWith[name]; comes {
+		name = with
+	}
 	if b.Only == nil {
-		return name != netCrowd
+		return name != netCrowd && !slices.Contains(gatewayMeasures, name)
 	}
 	return slices.Contains(b.Only, name)
+}
+
+// alone says whether all that is measured needs no sandbox.
+func (b *bench) alone() bool {
+	return b.Only != nil && !slices.ContainsFunc(b.Only, func(name string) bool {
+		return name != "version" && (name == "gw_inside" || !slices.Contains(gatewayMeasures, name))
+	})
 }
 
 func (b *bench) wantAny(names ...string) bool { return slices.ContainsFunc(names, b.want) }
@@ -266,6 +318,9 @@ func (b *bench) wantAny(names ...string) bool { return slices.ContainsFunc(names
 // prepare finds out who can be measured here. Each makes one that does not
 // count: the first of anything pays for cold caches.
 func (b *bench) prepare(ctx context.Context) error {
+	if b.alone() {
+		return nil
+	}
 	root, err := rootfs.Prepare(b.Home, rootfs.HostImage)
 	if err != nil {
 		return err
@@ -274,10 +329,7 @@ func (b *bench) prepare(ctx context.Context) error {
 	if err := os.CopyFS(b.image.dir, os.DirFS(root.Dir)); err != nil {
 		return fmt.Errorf("copying the image: %w", err)
 	}
-	if slices.Equal(b.Only, []string{"version"}) {
-		return nil // it needs nobody
-	}
-	record := &recorder{Recorder: run.Recorder{Store: b.Store}, keepers: map[string]int{}}
+	record := b.recorder()
 	for _, name := range []string{sandbox.BackendGVisor, sandbox.BackendHost} {
 		x := &box{backend: name, home: b.Home, record: record}
 		err := b.try(ctx, x.by(), func() error { _, err := x.cold(ctx); return err })
@@ -306,6 +358,11 @@ func (b *bench) prepare(ctx context.Context) error {
 		})
 	}
 	return ctx.Err()
+}
+
+// recorder writes the benchmark's sandboxes down.
+func (b *bench) recorder() *recorder {
+	return &recorder{Recorder: run.Recorder{Store: b.Store}, keepers: map[string]int{}}
 }
 
 // try finds out whether somebody can be measured here, and notes why not.
@@ -381,7 +438,7 @@ func (b *bench) result(name, by string) *Result {
 }
 
 func (b *bench) add(name, by string, value float64) {
-	if b.want(name) || name == "storm_all" {
+	if b.want(name) {
 		x := b.result(name, by)
 		x.Samples = append(x.Samples, value)
 	}

@@ -131,6 +131,43 @@ func TestBenchNetwork(t *testing.T) {
 	nothingLeft(t, home)
 }
 
+// Every measure of the gateway has samples, no answer is without its row, and every list was asked.
+func TestBenchGateway(t *testing.T) {
+	home, cmd := ravi(t, "bench", "--json", "--runs", "1", "--only", "gateway", "--records", "100", "--seconds", "1", "--kills", "2", "--idle", "1")
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s\n%s", err, out, &said)
+	}
+	var r bench.Report
+	if err := json.Unmarshal(out, &r); err != nil {
+		t.Fatalf("%v in %s", err, out)
+	}
+	samples := map[string][]float64{}
+	for _, x := range r.Results {
+		samples[x.Measure+" "+x.By] = x.Samples
+	}
+	for what, n := range map[string]int{
+		"gw_read with a key": 100, "gw_read operator": 100, "gw_read constant": 100, "gw_rate with a key": 1, "gw_rate constant": 1,
+		"gw_cpu with a key": 1, "gw_lost all the time": 1, "gw_lost kill -9": 2, "gw_inside with a key": 300, "gw_inside constant": 300,
+		"daemon_start gvisor": 1, "daemon_start --version": 1, "daemon_mem at start": 1, "daemon_mem after calls": 1, "daemon_cpu gvisor": 1,
+		"lists runs.ls": 5, "lists tasks.ls": 5, "lists sessions.transcript": 5, "lists audit.search": 5, "lists sandbox.ls": 5,
+	} {
+		if len(samples[what]) != n {
+			t.Errorf("%s: %d samples, want %d", what, len(samples[what]), n)
+		}
+	}
+	for _, by := range []string{"all the time", "kill -9"} {
+		for _, lost := range samples["gw_lost "+by] {
+			if lost != 0 {
+				t.Errorf("%s: %v answers have no row", by, lost)
+			}
+		}
+	}
+	nothingLeft(t, home)
+}
+
 // Ctrl-C in the middle of things ends a run that leaves nothing either.
 func TestBenchInterrupted(t *testing.T) {
 	home, cmd := ravi(t, "bench", "--runs", "10000", "--only", "first,exec", "--beside", "runsc")
@@ -157,7 +194,7 @@ func TestBenchInterrupted(t *testing.T) {
 }
 
 func TestBenchRefuses(t *testing.T) {
-	for _, args := range [][]string{{"--runs", "0"}, {"--only", "speed"}, {"--only", ","}, {"--connections", "0"}, {"--download", "0"}, {"--beside", "lxc"}} {
+	for _, args := range [][]string{{"--runs", "0"}, {"--only", "speed"}, {"--only", ","}, {"--connections", "0"}, {"--download", "0"}, {"--records", "9"}, {"--seconds", "0"}, {"--kills", "0"}, {"--idle", "0"}, {"--beside", "lxc"}} {
 		_, cmd := ravi(t, append([]string{"bench"}, args...)...)
 		out, err := cmd.CombinedOutput()
 		if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != 2 || !strings.Contains(string(out), "hint:") {

@@ -35,10 +35,12 @@ var netMeasures = []string{"connect", "kept", "http", "https1", "https2", "gatec
 
 const netAll, netCrowd = "network", "crowd"
 
-// expand puts the measures in the place of a name for several.
+// expand puts the measures in the place of the names for several.
 func expand(only []string) []string {
-	if i := slices.Index(only, netAll); i >= 0 {
-		return append(slices.Delete(slices.Clone(only), i, i+1), netMeasures...)
+	for _, g := range groups {
+		if i := slices.Index(only, g.name); i >= 0 {
+			only = append(slices.Delete(slices.Clone(only), i, i+1), g.measures...)
+		}
 	}
 	return only
 }
@@ -98,6 +100,11 @@ func (n *networked) open(ctx context.Context) (*sandbox.Sandbox, int, error) {
 // client has a client in the sandbox do a job.
 func (n *networked) client(ctx context.Context, sb *sandbox.Sandbox, j job) (o outcome, err error) {
 	j.Ports, j.CA = n.servers.ports, string(n.servers.ca)
+	return inSandbox(ctx, sb, j)
+}
+
+// inSandbox does a job in a sandbox that has this program inside.
+func inSandbox(ctx context.Context, sb *sandbox.Sandbox, j job) (o outcome, err error) {
 	text, err := json.Marshal(j)
 	if err != nil {
 		return o, err

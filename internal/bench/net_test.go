@@ -112,7 +112,7 @@ func TestClientFails(t *testing.T) {
 			}
 		})
 	}
-	if err := Client(t.Context(), "{", nil); err == nil {
+	if err := Client(t.Context(), "{", nil, nil); err == nil {
 		t.Error("half a job is taken")
 	}
 }

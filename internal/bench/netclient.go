@@ -54,6 +54,9 @@ type job struct {
 	Bytes  int64     `json:"bytes"`
 	Ports  [2]string `json:"ports"`
 	CA     string    `json:"ca"`
+	// Base is where a gateway is, and Body what it is asked, or what is answered.
+	Base string `json:"base,omitempty"`
+	Body string `json:"body,omitempty"`
 }
 
 // outcome is what a client found: milliseconds, or MB a second of a download.
@@ -63,10 +66,20 @@ type outcome struct {
 }
 
 // Client does the job of EnvClient, and writes its outcome as JSON.
-func Client(ctx context.Context, text string, out io.Writer) error {
+func Client(ctx context.Context, text string, in io.Reader, out io.Writer) error {
 	var j job
 	if err := json.Unmarshal([]byte(text), &j); err != nil {
 		return fmt.Errorf("%s: %w", EnvClient, err)
+	}
+	switch j.Do {
+	case jobServe:
+		return j.serve(in, out)
+	case jobAsk:
+		o, err := j.ask(ctx)
+		if err != nil {
+			return err
+		}
+		return json.NewEncoder(out).Encode(o)
 	}
 	// Where names are answered is asked directly: a file of the sandbox, or
 	// something that remembers, would answer in its place.

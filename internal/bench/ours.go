@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,7 +19,7 @@ import (
 const ours = sandbox.BackendGVisor
 
 func isOurs(by string) bool {
-	return by == sandbox.BackendGVisor || by == sandbox.BackendHost+" backend"
+	return by == sandbox.BackendGVisor || by == sandbox.BackendHost+" backend" || slices.Contains([]string{byKey, byOperator, byWhole, byKilled, atStart, afterCalls}, by)
 }
 
 // box is a backend of ours as a contender.

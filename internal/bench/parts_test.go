@@ -37,6 +37,12 @@ func TestValidate(t *testing.T) {
 		"the network":     {Options{Runs: 1, Only: []string{"network", "crowd"}}, ""},
 		"no connection":   {Options{Runs: 1, Connects: -1}, "-1 connections"},
 		"no download":     {Options{Runs: 1, Download: 20_000}, "20000 MB"},
+		"the gateway":     {Options{Runs: 1, Only: []string{"gateway"}}, ""},
+		"part of a read":  {Options{Runs: 1, Only: []string{"gw_cpu"}}, `"gw_cpu"`},
+		"few records":     {Options{Runs: 1, Records: 9}, "9 runs in the store"},
+		"no second":       {Options{Runs: 1, Seconds: -1}, "-1 seconds"},
+		"too many kills":  {Options{Runs: 1, Kills: 101}, "101 kills"},
+		"a day":           {Options{Runs: 1, Idle: 86_400}, "86400 idle"},
 		"unknown program": {Options{Runs: 1, Beside: []string{"lxc"}}, `"lxc"`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -45,6 +51,11 @@ func TestValidate(t *testing.T) {
 			}
 			if c.o.Download == 0 {
 				c.o.Download = 1
+			}
+			for _, n := range []*int{&c.o.Records, &c.o.Seconds, &c.o.Kills, &c.o.Idle} {
+				if *n == 0 {
+					*n = 10
+				}
 			}
 			err := c.o.Validate()
 			if c.want == "" {

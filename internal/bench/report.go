@@ -67,6 +67,16 @@ func (r *Report) find(measure, by string) *Result {
 	return nil
 }
 
+// slowest is the result of a measure whose middle is the largest, nil if there is none.
+func (r *Report) slowest(measure string) (out *Result) {
+	for i := range r.Results {
+		if x := &r.Results[i]; x.Measure == measure && (out == nil || x.P50 > out.P50) {
+			out = x
+		}
+	}
+	return out
+}
+
 // finish fills in what follows from the samples.
 func (r *Report) finish() {
 	order := func(x Result) int {
@@ -127,6 +137,21 @@ func (r *Report) goals() []Goal {
 	add("HTTP/1.1 in TLS, as 0.4 of the same copied", "https1", "MB/s", true, of("https1", copied, times(0.4)))
 	add("HTTP/2 in TLS, as 0.4 of the same copied", "https2", "MB/s", true, of("https2", copied, times(0.4)))
 	one("idle cable", r.find("cable", stackAlone), middle, "KB", false, fixed(300))
+	for _, by := range []string{byKey, byOperator} {
+		one("a read through the gateway, "+by, r.find("gw_read", by), middle, "ms", false, fixed(2))
+	}
+	one("64 readers at once", r.find("gw_rate", byKey), middle, "1/s", true, fixed(5000))
+	worst := func(s Summary) float64 { return s.Worst }
+	for _, by := range []string{byWhole, byKilled} {
+		one("answers without a row in the audit, "+by, r.find("gw_lost", by), worst, "rows", false, fixed(0))
+	}
+	one("a read from inside a sandbox", r.find("gw_inside", byKey), middle, "ms", false, fixed(5))
+	if x := r.slowest("lists"); x != nil {
+		one("the slowest list, "+x.By, x, middle, "ms", false, fixed(50))
+	}
+	add("the daemon's start", "daemon_start", "ms", false, fixed(300))
+	one("the idle daemon's memory", r.find("daemon_mem", atStart), worst, "MB", false, fixed(80))
+	add("the idle daemon's time", "daemon_cpu", "%", false, fixed(0.5))
 	one("100 receive, the slowest, as 3 means", crowd, func(s Summary) float64 { return s.Worst }, "ms", false,
 		func() (float64, bool) { return 3 * mean(crowd.Samples), true })
 	return out
@@ -220,6 +245,8 @@ func legend(results []Result) []string {
 		{ours, "Ravi's own sandbox"},
 		{besideRunsc, "the kernel of Ravi's sandbox, as plain runsc"},
 		{bare, "without any sandbox"},
+		{constant, "the same listener and client, and an answer that was there"},
+		{besideVersion, "the program that only says its version"},
 		{copied, "Ravi's sandbox and network, but nothing looked at that passes"},
 	} {
 		if slices.ContainsFunc(results, func(x Result) bool { return x.By == c.by }) {

@@ -31,6 +31,9 @@ import (
 // knows whose key it is.
 func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	args = args[min(1, len(args)):]
+	if done, exit := benchClient(args, stdin, stdout, stderr); done {
+		return exit
+	}
 	if _, keyed := os.LookupEnv(runs.EnvKey); keyed && isMCPServe(args) {
 		return mcpForKey(args, stdin, stdout, stderr) // it does nothing but ask the gateway either
 	} else if keyed {
