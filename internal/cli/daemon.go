@@ -267,12 +267,7 @@ func startDaemon(ctx context.Context, env *command.Env) error {
 	if err != nil {
 		return err
 	}
-	s, err := daemon.ReadState(home)
-	if errors.Is(err, daemon.ErrNotRunning) {
-		done := env.Progress.Step("Start the daemon")
-		s, err = daemon.Start(ctx, home)
-		done(err)
-	}
+	s, err := daemon.Ensure(ctx, home, env.Progress.Step)
 	var refusal *daemon.Refusal
 	if errors.As(err, &refusal) {
 		return &command.Error{

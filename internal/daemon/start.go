@@ -60,13 +60,15 @@ func (s *Starter) tell(w word) {
 	s.pipe.Close()
 }
 
-// Ensure is the daemon of a home, which is started if none runs.
-func Ensure(ctx context.Context, home string) (State, error) {
+// Ensure is the daemon of a home, which is started if none runs; step shows that.
+func Ensure(ctx context.Context, home string, step func(name string) (done func(error))) (State, error) {
 	s, err := ReadState(home)
-	if !errors.Is(err, ErrNotRunning) {
-		return s, err
+	if errors.Is(err, ErrNotRunning) {
+		done := step("Start the daemon")
+		s, err = Start(ctx, home)
+		done(err)
 	}
-	return Start(ctx, home)
+	return s, err
 }
 
 // Start starts this program as the daemon of a home, in the background, and returns when it accepts calls. If another
