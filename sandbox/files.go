@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"net"
 	"net/http"
 	"net/url"
@@ -259,32 +260,7 @@ func httpError(path string, res *http.Response) error {
 // made if need be. What the guest made up is not trusted: nothing is written
 // outside dir, and no link is followed.
 func (f Files) CopyOut(ctx context.Context, path, dir string) error {
-	r, err := f.Tar(ctx, path)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	in := tar.NewReader(r)
-	for {
-		h, err := in.Next()
-		if err == io.EOF {
-			return nil
-		}
-		if err != nil {
-			return f.s.explain(ctx, err)
-		}
-		if err := layDown(root, h, in); err != nil {
-			return fmt.Errorf("copying %s out of the sandbox: %w", h.Name, err)
-		}
-	}
+	return f.copyOut(ctx, path, dir, math.MaxInt64, math.MaxInt64)
 }
 
 func layDown(root *os.Root, h *tar.Header, r io.Reader) error {

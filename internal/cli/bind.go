@@ -86,7 +86,14 @@ func bind(c *command.Command, env *command.Env, exit *int) *cobra.Command {
 		Use: useLine(c), Aliases: c.Aliases, Short: c.Summary, Long: c.Long, Example: examples(c),
 		DisableFlagsInUseLine: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := setArgs(c, in, args); err != nil {
+			args, err := argsBefore(c, cmd, args)
+			if help, herr := cmd.Flags().GetBool("help"); herr == nil && help {
+				return cmd.Help()
+			}
+			if err == nil {
+				err = setArgs(c, in, args)
+			}
+			if err != nil {
 				return usageError(cmd, err)
 			}
 			code, err := runCommand(cmd.Context(), env, c, in)
@@ -109,6 +116,29 @@ func bind(c *command.Command, env *command.Env, exit *int) *cobra.Command {
 		}
 	}
 	return cmd
+}
+
+// argsBefore reads the flags among the arguments that stand before a command and its own: in `exec try --user root -- ls -l`
+// the flags of exec end where ls begins.
+func argsBefore(c *command.Command, cmd *cobra.Command, args []string) (before []string, err error) {
+	n := 0
+	for _, f := range c.Fields {
+		if f.Arg == "" {
+			continue
+		}
+		if f.Rest() && f.Host == command.HostCommand {
+			for len(before) < n && len(args) > 0 {
+				before = append(before, args[0])
+				if err := cmd.Flags().Parse(args[1:]); err != nil {
+					return nil, err
+				}
+				args = cmd.Flags().Args()
+			}
+			break
+		}
+		n++
+	}
+	return append(before, args...), nil
 }
 
 // flagValue lets cobra set a field of an input.

@@ -72,7 +72,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer, parts parts) 
 // newTable is the table with all commands.
 func newTable(parts parts) *command.Table {
 	t := &command.Table{}
-	addSandbox(t)
+	addSandbox(t, parts.boxes)
 	addSecrets(t)
 	addAgents(t)
 	addSessions(t)

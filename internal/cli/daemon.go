@@ -23,6 +23,7 @@ import (
 	"ravi/internal/daemon"
 	"ravi/internal/guard"
 	runs "ravi/internal/run"
+	"ravi/internal/secret"
 	"ravi/internal/store"
 	safe "ravi/internal/term"
 )
@@ -218,10 +219,12 @@ func serveDaemon(ctx context.Context, env *command.Env, drain time.Duration, kee
 	if err != nil {
 		return err
 	}
+	boxes := &daemon.Sandboxes{Home: o.Home, Store: o.Store, AuditHead: head, Vault: func() (*secret.Store, error) { return secretStore(env) }, Log: o.Log}
+	o.Boxes = boxes
 	writer := audit.NewWriter(audit.Log{Store: o.Store, Head: head})
 	d := daemon.New(o)
 	s := newGateway(env, o.Home, o.Store, writer, nil)
-	s.Table = newTable(parts{newSweeper: newSweeper, register: program().register, daemon: d})
+	s.Table = newTable(parts{newSweeper: newSweeper, register: program().register, daemon: d, boxes: boxes})
 	return errors.Join(daemonError(o.Home, d.Run(ctx, s.Handler(contextkey.Wire{}))), writer.Close())
 }
 

@@ -15,6 +15,8 @@ type parts struct {
 	register []func(*command.Table)
 	// daemon is what this process is, if it is the daemon.
 	daemon *daemon.Daemon
+	// boxes are the sandboxes of the daemon that this process is.
+	boxes *daemon.Sandboxes
 }
 
 // program is the command line of the ravi program.

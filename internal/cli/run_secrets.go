@@ -13,37 +13,18 @@ import (
 	"ravi/internal/network/policy"
 	"ravi/internal/redact"
 	runs "ravi/internal/run"
+	"ravi/internal/secret"
 	"ravi/sandbox"
 )
 
 // runSecrets finds the run's secrets, and what a run must not show. A value that stands on the command line is refused:
 // it would go into the sandbox.
 func runSecrets(ctx context.Context, env *command.Env, in runInput, o *runs.Options) error {
-	vault, err := secretStore(env)
+	vault, known, err := refuseSecrets(ctx, env, in.Command, in.Env)
 	if err != nil {
-		return secretError(err)
+		return err
 	}
-	known, err := vault.Known(ctx)
-	if err != nil {
-		return secretError(err)
-	}
-	var pairs []redact.Pair
-	for name, value := range known {
-		pairs = append(pairs, runs.KnownSecret(name, value.Reveal()))
-	}
-	o.Redact = &redact.Redactor{}
-	o.Redact.Add(pairs...)
-	const hint = "give the name with --secret, and let the command use its variable"
-	for _, arg := range in.Command {
-		if instead, found := o.Redact.Found(arg); found {
-			return command.Usage("an argument of the command holds the value of a secret, "+instead, hint)
-		}
-	}
-	for name, value := range in.Env {
-		if instead, found := o.Redact.Found(value); found {
-			return command.Usage(fmt.Sprintf("--env %s holds the value of a secret, %s", name, instead), hint)
-		}
-	}
+	o.Redact = known
 	p, err := allowed(o.Config.AllowNet, o.NetworkFloor)
 	if err != nil {
 		return err
@@ -69,6 +50,31 @@ func runSecrets(ctx context.Context, env *command.Env, in runInput, o *runs.Opti
 	}
 	o.Vault = vault
 	return nil
+}
+
+// refuseSecrets opens the secrets, and gives what knows their values. One that stands in a command or in a variable for it
+// is refused.
+func refuseSecrets(ctx context.Context, env *command.Env, args []string, vars map[string]string) (*secret.Store, *redact.Redactor, error) {
+	vault, err := secretStore(env)
+	if err != nil {
+		return nil, nil, secretError(err)
+	}
+	r, err := knownSecrets(ctx, env)
+	if err != nil {
+		return nil, nil, err
+	}
+	const hint = "give the name with --secret, and let the command use its variable"
+	for _, arg := range args {
+		if instead, found := r.Found(arg); found {
+			return nil, nil, command.Usage("an argument of the command holds the value of a secret, "+instead, hint)
+		}
+	}
+	for name, value := range vars {
+		if instead, found := r.Found(value); found {
+			return nil, nil, command.Usage(fmt.Sprintf("--env %s holds the value of a secret, %s", name, instead), hint)
+		}
+	}
+	return vault, r, nil
 }
 
 // allowed is what a run may reach.

@@ -5,23 +5,26 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
+	"slices"
 	"strings"
 	"time"
 
+	"ravi/internal/access"
 	"ravi/internal/command"
+	"ravi/internal/daemon"
 	"ravi/internal/procid"
 	"ravi/internal/store"
 	safe "ravi/internal/term"
 )
 
-func addSandbox(t *command.Table) {
+// addSandbox adds the group sandbox; boxes are those of the daemon that this process is, nil in every other.
+func addSandbox(t *command.Table, boxes *daemon.Sandboxes) {
 	t.AddGroup(command.Group{Name: "sandbox", Summary: "Make, look at and end sandboxes"})
 	command.Add(t, command.Spec[listInput, []sandboxItem]{
-		Group: "sandbox", Name: "ls", Aliases: []string{"list"}, Access: command.Read,
+		Group: "sandbox", Name: "ls", Aliases: []string{"list"}, Access: command.Read, Scoped: true,
 		Summary: "List sandboxes",
 		Long: `Lists the sandboxes that live, newest first; with --all those that have ended,
-too.
+too. A holder of a key sees those that its key is for.
 
 A sandbox whose owner and keeper are gone, but whose end nobody recorded, is
 shown as lost; ravi sandbox prune ends it.`,
@@ -29,28 +32,28 @@ shown as lost; ravi sandbox prune ends it.`,
 		Handler:  listSandboxes, Print: printSandboxes,
 	})
 	command.Add(t, command.Spec[oneInput, sandboxItem]{
-		Group: "sandbox", Name: "inspect", Aliases: []string{"show"}, Access: command.Read,
+		Group: "sandbox", Name: "inspect", Aliases: []string{"show"}, Access: command.Read, Object: sandboxObject,
 		Summary: "Show everything that is recorded about a sandbox",
-		Long: `Shows the record of one sandbox. The id may be cut short, as long as only one
-begins like that.`,
+		Long: `Shows the record of one sandbox. SANDBOX is its id, which may be cut short as
+long as only one begins like that, or its name.`,
 		Examples: []command.Example{{Line: "ravi sandbox inspect sbx01jf"}},
 		Handler: func(ctx context.Context, env *command.Env, in oneInput) (sandboxItem, error) {
 			b, err := findSandbox(ctx, env, in.Sandbox)
-			return itemOf(b), err
+			return itemOf(env, b), err
 		},
 		Print: printSandbox,
 	})
 	command.Add(t, command.Spec[killInput, []killed]{
-		Group: "sandbox", Name: "kill", Aliases: []string{"rm", "stop"}, Access: command.Write,
+		Group: "sandbox", Name: "kill", Aliases: []string{"rm", "stop"}, Access: command.Write, Scoped: true,
 		Summary: "End sandboxes, and everything that was made for them",
 		Long: `Ends the named sandboxes at once: processes, mounts, control groups and
 directories. Logs and patches of runs stay. To end one that has ended is no
-error.`,
+error. A holder of a key ends those that its key is for.`,
 		Examples: []command.Example{{Line: "ravi sandbox kill sbx01jf"}, {What: "every one that lives", Line: "ravi sandbox kill --all"}},
 		Handler:  killSandboxes, Print: printKilled,
 	})
 	command.Add(t, command.Spec[pruneInput, command.PruneReport]{
-		Group: "sandbox", Name: "prune", Access: command.Write,
+		Group: "sandbox", Name: "prune", Access: command.Write, Reach: command.OperatorOnly,
 		Summary: "End what a crash left behind",
 		Long: `Compares the record with the machine: ends the sandboxes whose owner is gone,
 and removes processes, mounts, control groups and directories that belong to
@@ -74,6 +77,13 @@ owned is not touched.`,
 	})
 	addSandboxLogs(t)
 	addSandboxNetwork(t)
+	addSandboxCreate(t, boxes)
+	addSandboxExec(t)
+	addSandboxShell(t)
+	addSandboxCopy(t)
+	addSandboxPort(t)
+	addSandboxPause(t)
+	addSandboxStats(t)
 }
 
 type listInput struct {
@@ -82,26 +92,46 @@ type listInput struct {
 }
 
 type oneInput struct {
-	Sandbox string `json:"sandbox" arg:"SANDBOX" host:"none" usage:"the id, or its beginning"`
+	Sandbox string `json:"sandbox" arg:"SANDBOX" host:"none" usage:"the id, its beginning, or the name"`
 }
 
+func sandboxObject(ctx context.Context, env *command.Env, in oneInput) (string, error) {
+	return boxKind.object(ctx, env, "sandbox", in.Sandbox)
+}
+
+// boxKind are sandboxes as what commands are about.
+var boxKind = kind[store.Sandbox]{"sandbox", "ravi sandbox ls --all", "sandbox", (*store.Store).Sandbox, func(b store.Sandbox) string { return b.ID }}
+
 type killInput struct {
-	Sandboxes []string `json:"sandboxes" arg:"SANDBOX" optional:"true" host:"none" usage:"ids, or their beginnings"`
+	Sandboxes []string `json:"sandboxes" arg:"SANDBOX" optional:"true" host:"none" usage:"ids, their beginnings, or names"`
 	All       bool     `json:"all" flag:"all" short:"a" host:"none" usage:"every sandbox that lives"`
 }
 
 type pruneInput struct{}
 
-// sandboxItem is a record with what can be seen right now.
+// sandboxItem is a record with what can be seen right now, as the caller may see it: who has a key learns nothing of where
+// things are on this machine, or of its processes.
 type sandboxItem struct {
 	store.Sandbox
+	Workspace string     `json:"workspace,omitempty"`
+	Owner     *procid.ID `json:"owner,omitempty"`
+	Keeper    *procid.ID `json:"keeper,omitempty"`
+	Dir       string     `json:"dir,omitempty"`
+	Cgroups   []string   `json:"cgroups,omitempty"`
+	UIDBase   *uint32    `json:"uid_base,omitempty"`
 	// Lost says that the sandbox is recorded as living, and that neither its owner nor its keeper is there.
 	Lost bool `json:"lost"`
 }
 
-func itemOf(b store.Sandbox) sandboxItem {
-	lost := !b.Seen.Final() && !procid.Alive(b.Owner) && !procid.Alive(b.Keeper)
-	return sandboxItem{Sandbox: b, Lost: lost}
+func itemOf(env *command.Env, b store.Sandbox) sandboxItem {
+	item := sandboxItem{Sandbox: b, Lost: !b.Seen.Final() && !procid.Alive(b.Owner) && !procid.Alive(b.Keeper)}
+	if env.Caller.IsOperator() {
+		item.Workspace, item.Owner, item.Keeper, item.Dir, item.Cgroups, item.UIDBase = b.Workspace, &b.Owner, &b.Keeper, b.Dir, b.Cgroups, &b.UIDBase
+		return item
+	}
+	r := &item.Sandbox
+	r.Workspace, r.Owner, r.Keeper, r.Dir, r.Cgroups, r.UIDBase = "", procid.ID{}, procid.ID{}, "", nil, 0
+	return item
 }
 
 func (i sandboxItem) state() string {
@@ -111,19 +141,8 @@ func (i sandboxItem) state() string {
 	return string(i.Seen)
 }
 
-func findSandbox(ctx context.Context, env *command.Env, id string) (store.Sandbox, error) {
-	s, err := env.Store(ctx)
-	if err != nil {
-		return store.Sandbox{}, err
-	}
-	b, err := s.Sandbox(ctx, id)
-	if errors.Is(err, store.ErrNotFound) {
-		return b, &command.Error{
-			Code: command.CodeNotFound, Message: fmt.Sprintf("there is no sandbox %q", id),
-			Hint: "see ravi sandbox ls --all", Status: http.StatusNotFound, Err: err,
-		}
-	}
-	return b, err
+func findSandbox(ctx context.Context, env *command.Env, typed string) (store.Sandbox, error) {
+	return boxKind.get(ctx, env, typed)
 }
 
 func listSandboxes(ctx context.Context, env *command.Env, in listInput) ([]sandboxItem, error) {
@@ -134,13 +153,20 @@ func listSandboxes(ctx context.Context, env *command.Env, in listInput) ([]sandb
 	if err != nil {
 		return nil, err
 	}
-	found, err := s.ListSandboxes(ctx, store.SandboxFilter{Live: !in.All, Limit: in.Limit})
+	see := scopeOf(env, "sandbox", "ls")
+	f := store.SandboxFilter{Live: !in.All, IDs: see.ids()}
+	if see.all || f.IDs != nil {
+		f.Limit = in.Limit // else it counts those that are shown
+	}
+	found, err := s.ListSandboxes(ctx, f)
 	if err != nil {
 		return nil, err
 	}
-	items := make([]sandboxItem, len(found))
-	for i, b := range found {
-		items[i] = itemOf(b)
+	items := []sandboxItem{}
+	for _, b := range found {
+		if see.shows(b.ID) && (in.Limit == 0 || len(items) < in.Limit) {
+			items = append(items, itemOf(env, b))
+		}
 	}
 	return items, nil
 }
@@ -156,12 +182,19 @@ func printSandboxes(env *command.Env, w io.Writer, items []sandboxItem) error {
 		fmt.Fprintln(w, "no sandboxes; make one: ravi sandbox run -- COMMAND")
 		return nil
 	}
+	named := slices.ContainsFunc(items, func(i sandboxItem) bool { return i.Name != "" })
+	columns := []safe.Column{{Title: "ID"}, {Title: "STATE"}, {Title: "BACKEND"}, {Title: "AGE", Right: true}, {Title: "IMAGE", Flex: true}, {Title: "WORKSPACE", Flex: true}}
+	if named {
+		columns = slices.Insert(columns, 1, safe.Column{Title: "NAME", Flex: true})
+	}
 	rows := make([][]string, len(items))
 	for n, i := range items {
 		rows[n] = []string{i.ID, i.state(), i.Backend, age(time.Since(i.CreatedAt)), i.Image, i.Workspace}
+		if named {
+			rows[n] = slices.Insert(rows[n], 1, i.Name)
+		}
 	}
-	return safe.Table(w, widthOf(w), []safe.Column{{Title: "ID"}, {Title: "STATE"}, {Title: "BACKEND"}, {Title: "AGE", Right: true},
-		{Title: "IMAGE", Flex: true}, {Title: "WORKSPACE", Flex: true}}, rows)
+	return printRows(env, w, "sandboxes", columns, rows, "")
 }
 
 func printSandbox(_ *command.Env, w io.Writer, i sandboxItem) error {
@@ -176,16 +209,17 @@ func printSandbox(_ *command.Env, w io.Writer, i sandboxItem) error {
 		}
 		return t.Local().Format("2006-01-02 15:04:05") + " (" + age(time.Since(*t)) + " ago)"
 	}
-	person := func(id procid.ID) string {
+	person := func(id *procid.ID) string {
 		switch {
-		case id == procid.ID{}:
+		case id == nil || *id == procid.ID{}:
 			return ""
-		case procid.Alive(id):
+		case procid.Alive(*id):
 			return fmt.Sprintf("process %d", id.PID)
 		}
 		return fmt.Sprintf("process %d, gone", id.PID)
 	}
 	line("id", i.ID)
+	line("name", i.Name)
 	line("state", i.state())
 	if i.Lost {
 		line("", "its owner and its keeper are gone; end it: ravi sandbox kill "+i.ID)
@@ -193,6 +227,7 @@ func printSandbox(_ *command.Env, w io.Writer, i sandboxItem) error {
 	line("wanted", string(i.Desired))
 	line("reason", i.Reason)
 	line("run", i.RunID)
+	line("made by", i.CreatedBy)
 	line("backend", i.Backend)
 	line("image", i.Image)
 	line("workspace", i.Workspace)
@@ -217,23 +252,9 @@ func killSandboxes(ctx context.Context, env *command.Env, in killInput) ([]kille
 	if in.All == (len(in.Sandboxes) > 0) {
 		return nil, command.Usage("name the sandboxes to end, or say --all", "see ravi sandbox ls")
 	}
-	var targets []store.Sandbox
-	if in.All {
-		s, err := env.Store(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if targets, err = s.ListSandboxes(ctx, store.SandboxFilter{Live: true}); err != nil {
-			return nil, err
-		}
-	}
-	// All names are looked up before anything ends: a mistyped one stops the whole command.
-	for _, id := range in.Sandboxes {
-		b, err := findSandbox(ctx, env, id)
-		if err != nil {
-			return nil, err
-		}
-		targets = append(targets, b)
+	targets, err := toKill(ctx, env, in)
+	if err != nil {
+		return nil, err
 	}
 	out := []killed{}
 	var failed []error
@@ -256,6 +277,42 @@ func killSandboxes(ctx context.Context, env *command.Env, in killInput) ([]kille
 		return nil, fmt.Errorf("%d of %d sandboxes could not be ended:\n%w", len(failed), len(targets), errors.Join(failed...))
 	}
 	return out, nil
+}
+
+// toKill are the sandboxes that are meant. All names are looked up before anything ends: a mistyped one, and one that is
+// not for the caller to end, stops the whole command.
+func toKill(ctx context.Context, env *command.Env, in killInput) (targets []store.Sandbox, err error) {
+	if in.All {
+		s, err := env.Store(ctx)
+		if err != nil {
+			return nil, err
+		}
+		all, patterns := env.Objects(access.Write, "sandbox", "kill")
+		live, err := s.ListSandboxes(ctx, store.SandboxFilter{Live: true})
+		return slices.DeleteFunc(live, func(b store.Sandbox) bool { return !all && !access.Matches(patterns, b.ID) }), err
+	}
+	for _, typed := range in.Sandboxes {
+		b, err := findBoxFor(ctx, env, access.Write, "kill", typed)
+		if err != nil {
+			return nil, err
+		}
+		targets = append(targets, b)
+	}
+	return targets, nil
+}
+
+// findBoxFor finds a sandbox for a command that looks at each itself. Of one that is not for the caller it does not tell
+// whether it is there.
+func findBoxFor(ctx context.Context, env *command.Env, kind access.Access, name, typed string) (store.Sandbox, error) {
+	id, err := boxKind.object(ctx, env, "sandbox", typed)
+	if may := env.Caller.Check(access.Ask{Access: kind, Group: "sandbox", Command: name, Object: id}); may != nil {
+		return store.Sandbox{}, command.Denied(may)
+	}
+	if err != nil {
+		return store.Sandbox{}, err
+	}
+	// Found anew by the id that was looked at: a name may mean another by now.
+	return findSandbox(ctx, env, id)
 }
 
 func printKilled(env *command.Env, w io.Writer, out []killed) error {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +25,9 @@ const logLimit = 8 << 20
 func addSandboxLogs(t *command.Table) {
 	command.Add(t, command.Spec[logsInput, logsOutput]{
 		Group: "sandbox", Name: "logs", Access: command.Read,
+		Object: func(ctx context.Context, env *command.Env, in logsInput) (string, error) {
+			return runBoxObject(ctx, env, in.ID)
+		},
 		Summary: "Show the logs of a sandbox or a run",
 		Long: `Shows what a run wrote, and what Ravi logged about it. The id is a sandbox's or
 a run's, or its beginning. On a terminal, control sequences are shown and not
@@ -120,16 +124,12 @@ func logsOf(env *command.Env, run store.Run, only string, tail int) (logsOutput,
 }
 
 // runOf finds the run that an id means: its own, or that of the sandbox which was made for it.
-func runOf(ctx context.Context, env *command.Env, id string) (store.Run, error) {
-	s, err := env.Store(ctx)
-	if err != nil {
-		return store.Run{}, err
+func runOf(ctx context.Context, env *command.Env, typed string) (store.Run, error) {
+	if looksLikeID("run", typed) {
+		// Of a sandbox no run, so that what is shown is what the caller was let to see.
+		return findRun(ctx, env, typed)
 	}
-	run, err := s.Run(ctx, id)
-	if !errors.Is(err, store.ErrNotFound) {
-		return run, err
-	}
-	b, err := findSandbox(ctx, env, id)
+	b, err := findSandbox(ctx, env, typed)
 	if err != nil {
 		return store.Run{}, err
 	}
@@ -139,7 +139,26 @@ func runOf(ctx context.Context, env *command.Env, id string) (store.Run, error) 
 			Hint: "whoever started a process in it has its output", Status: http.StatusNotFound,
 		}
 	}
+	s, err := env.Store(ctx)
+	if err != nil {
+		return store.Run{}, err
+	}
 	return s.Run(ctx, b.RunID)
+}
+
+// runBoxObject is the sandbox that a command of runOf is about, for the access check.
+func runBoxObject(ctx context.Context, env *command.Env, typed string) (string, error) {
+	if !looksLikeID("run", typed) {
+		return boxKind.object(ctx, env, "sandbox", typed)
+	}
+	r, err := runKind.get(ctx, env, typed)
+	switch {
+	case err != nil:
+		return typed, err
+	case knows(env, "sandbox", r.SandboxID):
+		return cmp.Or(r.SandboxID, r.ID), nil
+	}
+	return typed, runKind.missing(typed, store.ErrNotFound)
 }
 
 func readLog(root *os.Root, name string, tail int) (oneLog, error) {

@@ -37,6 +37,9 @@ const (
 func addSandboxNetwork(t *command.Table) {
 	command.Add(t, command.Spec[networkInput, networkOutput]{
 		Group: "sandbox", Name: "network", Aliases: []string{"net"}, Access: command.Read,
+		Object: func(ctx context.Context, env *command.Env, in networkInput) (string, error) {
+			return runBoxObject(ctx, env, in.ID)
+		},
 		Summary: "Show what a run reached on the network, and what was refused",
 		Long: `Shows with whom a run talked, how much went each way, and by which rule; then
 what was refused, and why. The id is a run's or its sandbox's, or its beginning.
@@ -124,14 +127,17 @@ func readNetwork(ctx context.Context, env *command.Env, in networkInput) (networ
 	out.RunID = run.ID
 	nothing := &command.Error{
 		Code: command.CodeNotFound, Message: fmt.Sprintf("run %s has no record of its events", run.ID),
-		Hint: "it would be " + filepath.Join(run.Dir, runs.EventsFile), Status: http.StatusNotFound,
+		Status: http.StatusNotFound,
+	}
+	if env.Caller.IsOperator() {
+		nothing.Hint = "it would be " + filepath.Join(run.Dir, runs.EventsFile)
 	}
 	root, err := os.OpenRoot(run.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return out, nothing
 	}
 	if err != nil {
-		return out, fmt.Errorf("cannot read the run's events: %w", err)
+		return out, errFolder(run.ID, err)
 	}
 	defer root.Close()
 	events, err := root.OpenFile(runs.EventsFile, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)

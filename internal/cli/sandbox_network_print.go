@@ -16,7 +16,19 @@ import (
 	"ravi/sandbox"
 )
 
+// printNetwork prints what the network did. The sandbox chose the names in it, so agents get it fenced.
 func printNetwork(env *command.Env, w io.Writer, out networkOutput) error {
+	if !env.ForAgent {
+		return printNetworkPlain(env, w, out)
+	}
+	b := &sized{Builder: &strings.Builder{}, width: widthOf(w)}
+	if err := printNetworkPlain(env, b, out); err != nil {
+		return err
+	}
+	return safe.Fence(w, "network of "+out.RunID, b.String())
+}
+
+func printNetworkPlain(env *command.Env, w io.Writer, out networkOutput) error {
 	switch {
 	case out.in.Suggest:
 		return printSuggested(env, w, out)

@@ -84,7 +84,7 @@ func (r recordSweeper) Prune(ctx context.Context) (command.PruneReport, error) {
 		return report, err
 	}
 	for _, b := range live {
-		if !itemOf(b).Lost {
+		if !itemOf(&command.Env{}, b).Lost {
 			continue
 		}
 		if err := r.Kill(ctx, b); err != nil {

@@ -19,24 +19,18 @@ import (
 func addSecrets(t *command.Table) {
 	t.AddGroup(command.Group{Name: "secrets", Summary: "Keep credentials that never go into a sandbox"})
 	addSecretsSet(t)
-	command.Add(t, command.Spec[secretsListInput, []secret.Secret]{
+	command.Add(t, command.Spec[secretsListInput, []secretItem]{
 		Group: "secrets", Name: "ls", Aliases: []string{"list"}, Access: command.Read,
 		Summary: "List secrets, without their values",
 		Long: `Lists all secrets by name: the hosts and the header that the value may go to,
-where it comes from, and how long ago it was changed. Values are never shown.`,
+where it comes from, and how long ago it was changed. Values are never shown. A
+holder of a key sees names and hosts.`,
 		Examples: []command.Example{{Line: "ravi secrets ls"}, {What: "names only, for scripts", Line: "ravi secrets ls -q"}},
-		Handler: func(ctx context.Context, env *command.Env, _ secretsListInput) ([]secret.Secret, error) {
-			st, err := secretStore(env)
-			if err != nil {
-				return nil, err
-			}
-			list, err := st.List(ctx)
-			return list, secretError(err)
-		},
-		Print: printSecrets,
+		Handler:  listSecrets,
+		Print:    printSecrets,
 	})
 	command.Add(t, command.Spec[secretsShowInput, secretShown]{
-		Group: "secrets", Name: "show", Aliases: []string{"inspect"}, Access: command.Read,
+		Group: "secrets", Name: "show", Aliases: []string{"inspect"}, Access: command.Read, Reach: command.OperatorOnly,
 		Summary: "Show all about a secret but its value",
 		Long: `Shows where the value of a secret may go and where it comes from; of a command
 also its arguments. The value is never shown.
@@ -51,7 +45,7 @@ it ends.`,
 		Handler: showSecret, Print: printSecret,
 	})
 	command.Add(t, command.Spec[secretsRemoveInput, []string]{
-		Group: "secrets", Name: "rm", Aliases: []string{"remove", "delete"}, Access: command.Write,
+		Group: "secrets", Name: "rm", Aliases: []string{"remove", "delete"}, Access: command.Write, Reach: command.OperatorOnly,
 		Summary: "Remove secrets",
 		Long: `Removes the named secrets; if one of them is not there, none is removed. Runs
 that hold one keep it until they end. The credential itself stays good: if
@@ -85,6 +79,36 @@ type secretsShowInput struct {
 
 type secretsRemoveInput struct {
 	Names []string `json:"names" arg:"NAME" host:"none" usage:"the secrets"`
+}
+
+// secretItem is a secret as the caller may see it: who has a key learns what there is and where it may go.
+type secretItem struct {
+	secret.Secret
+	Headers   []string    `json:"headers,omitempty"`
+	Env       []string    `json:"env,omitempty"`
+	Source    secret.Kind `json:"source,omitempty"`
+	CreatedAt *time.Time  `json:"created_at,omitempty"`
+	UpdatedAt *time.Time  `json:"updated_at,omitempty"`
+}
+
+func secretItemOf(env *command.Env, s secret.Secret) secretItem {
+	if !env.Caller.IsOperator() {
+		return secretItem{Secret: secret.Secret{Name: s.Name, Binding: secret.Binding{Hosts: s.Hosts}}}
+	}
+	return secretItem{Secret: s, Headers: s.Headers, Env: s.Env, Source: s.Source, CreatedAt: &s.CreatedAt, UpdatedAt: &s.UpdatedAt}
+}
+
+func listSecrets(ctx context.Context, env *command.Env, _ secretsListInput) ([]secretItem, error) {
+	st, err := secretStore(env)
+	if err != nil {
+		return nil, err
+	}
+	list, err := st.List(ctx)
+	items := make([]secretItem, len(list))
+	for i, s := range list {
+		items[i] = secretItemOf(env, s)
+	}
+	return items, secretError(err)
 }
 
 // secretShown is a secret, with what its source did when it was tried.
@@ -169,7 +193,7 @@ func showSecret(ctx context.Context, env *command.Env, in secretsShowInput) (out
 	return out, nil
 }
 
-func printSecrets(env *command.Env, w io.Writer, list []secret.Secret) error {
+func printSecrets(env *command.Env, w io.Writer, list []secretItem) error {
 	if env.Quiet {
 		for _, s := range list {
 			fmt.Fprintln(w, s.Name)
@@ -181,8 +205,14 @@ func printSecrets(env *command.Env, w io.Writer, list []secret.Secret) error {
 		return nil
 	}
 	rows := make([][]string, len(list))
+	if !env.Caller.IsOperator() {
+		for i, s := range list {
+			rows[i] = []string{s.Name, strings.Join(s.Hosts, ", ")}
+		}
+		return safe.Table(w, widthOf(w), []safe.Column{{Title: "NAME", Flex: true}, {Title: "HOSTS", Flex: true}}, rows)
+	}
 	for i, s := range list {
-		rows[i] = []string{s.Name, strings.Join(s.Hosts, ", "), strings.Join(placesOf(s), ", "), sourceWord(s.Source), age(time.Since(s.UpdatedAt))}
+		rows[i] = []string{s.Name, strings.Join(s.Hosts, ", "), strings.Join(placesOf(s.Secret), ", "), sourceWord(s.Source), age(time.Since(*s.UpdatedAt))}
 	}
 	return safe.Table(w, widthOf(w), []safe.Column{{Title: "NAME", Flex: true}, {Title: "HOSTS", Flex: true}, {Title: "HEADER", Flex: true},
 		{Title: "SOURCE"}, {Title: "CHANGED", Right: true}}, rows)

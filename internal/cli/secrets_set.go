@@ -21,7 +21,7 @@ import (
 
 func addSecretsSet(t *command.Table) {
 	command.Add(t, command.Spec[secretsSetInput, secretSet]{
-		Group: "secrets", Name: "set", Access: command.Write,
+		Group: "secrets", Name: "set", Access: command.Write, Reach: command.OperatorOnly,
 		Summary: "Make a secret, or change one",
 		Long: `Keeps a credential, encrypted, together with the hosts and the header that its
 value may go to. The value is never an argument, which the shell's history and
