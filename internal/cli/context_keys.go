@@ -37,7 +37,7 @@ Only the key goes to standard output, all else to standard error.`,
 		Handler: issueKey, Print: printIssued,
 	})
 	add(t, command.Spec[contextWhoamiInput, whoami]{
-		Group: "context", Name: "whoami", Access: command.Read,
+		Group: "context", Name: "whoami", Access: command.Read, Self: true,
 		Summary: "Say who calls, and what that one may do",
 		Long: `Shows what the caller is: the operator, or the holder of a key with these
 capabilities.`,
@@ -235,9 +235,6 @@ func ownReads(r contextkey.Request) access.Capabilities {
 		if c.object != "" {
 			out = append(out, access.Capability{Access: access.Read, Group: c.group, Object: c.object})
 		}
-	}
-	if out != nil {
-		out = append(out, access.Capability{Access: access.Read, Group: "context", Command: "whoami"})
 	}
 	return out
 }

@@ -201,7 +201,7 @@ func TestContextKeys(t *testing.T) {
 	w := newWorld(t)
 	op := access.AsOperator()
 	_, plain := w.issue(op, `{"task": "MINE.TASK"}`)
-	want := w.fill("read:agents@MINE.AGENT read:context.whoami read:memory@MINE.AGENT read:sessions@MINE.SESSION read:tasks@MINE.TASK")
+	want := w.fill("read:agents@MINE.AGENT read:memory@MINE.AGENT read:sessions@MINE.SESSION read:tasks@MINE.TASK")
 	if got := strings.Join(plain.Key.Capabilities.Strings(), " "); got != want || plain.Key.Profile != access.DefaultName {
 		t.Errorf("got %q, want %q", got, want)
 	}

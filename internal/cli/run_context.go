@@ -187,7 +187,7 @@ func parseConnect(text string) (c connect, err error) {
 // capabilities are what the key of a run holds: of what is its own to read all, and to write what it was given.
 func (c connect) capabilities(o runs.Options, runID string) (access.Capabilities, error) {
 	own := map[string]string{"tasks": o.TaskID, "memory": o.AgentID, "sessions": o.SessionID, "runs": runID, "agents": o.AgentID}
-	texts := []string{"read:context.whoami"}
+	var texts []string
 	for _, group := range []string{"sessions", "tasks", "memory", "runs", "agents"} {
 		if own[group] != "" {
 			texts = append(texts, "read:"+group+"@"+own[group])

@@ -51,6 +51,9 @@ func (c *Command) May(env *Env) bool {
 	if c.Reach == LocalOnly || c.Reach == OperatorOnly && !env.Caller.IsOperator() {
 		return false
 	}
+	if c.Self && env.Caller.Key != nil {
+		return true
+	}
 	if c.Scoped || c.object != nil {
 		return env.Caller.Somewhere(c.ask("")) == nil
 	}
@@ -74,6 +77,7 @@ func (c *Command) check(ctx context.Context, env *Env, in any) (object string, e
 		return "", denied(&access.Denied{Caller: env.Caller.Name(), Missing: "the operator: " + c.FullName() + " is not for keys"})
 	}
 	switch {
+	case c.Self && env.Caller.Key != nil:
 	case c.Scoped:
 		err = env.Caller.Somewhere(c.ask(""))
 	case c.object == nil:

@@ -74,6 +74,7 @@ func calls(ran *[]string) *Table {
 	add("change", func(s *Spec[callInput, string]) { s.Object, s.Access, s.Bounded = object, Write, []string{"backend"} })
 	add("ls", func(s *Spec[callInput, string]) { s.Scoped = true })
 	add("all", func(*Spec[callInput, string]) {})
+	add("me", func(s *Spec[callInput, string]) { s.Self = true })
 	add("own", func(s *Spec[callInput, string]) { s.Reach = OperatorOnly })
 	add("here", func(s *Spec[callInput, string]) { s.Reach = LocalOnly })
 	return t
@@ -107,6 +108,8 @@ func TestCall(t *testing.T) {
 		"all":               {key("read:*"), "all", callInput{}, "", []string{"allowed"}},
 		"write by read":     {key("read:*"), "change", callInput{Thing: "thg1"}, "write:things.change", []string{"denied"}},
 		"write":             {scoped, "change", callInput{Thing: "thg1"}, "", []string{"command.things.change thg1 allowed", "outcome.things.change thg1 allowed"}},
+		"about itself":      {key(), "me", callInput{}, "", []string{"command.things.me allowed"}},
+		"nobody's self":     {access.Caller{}, "me", callInput{}, "read:things.me", []string{"denied"}},
 		"for the operator":  {key("read:*", "write:*"), "own", callInput{}, "not for keys", []string{"denied"}},
 		"local":             {key("read:*", "write:*"), "here", callInput{}, "not for keys", []string{"denied"}},
 		"path":              {key("write:*"), "change", callInput{Thing: "thg1", Out: "/x"}, `"out" names something of the host`, []string{"denied"}},
@@ -205,7 +208,7 @@ func TestMay(t *testing.T) {
 			may = append(may, cmd.Name)
 		}
 	}
-	if want := []string{"show", "ls"}; !slices.Equal(may, want) {
+	if want := []string{"show", "ls", "me"}; !slices.Equal(may, want) {
 		t.Errorf("got %v, want %v", may, want)
 	}
 }

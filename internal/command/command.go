@@ -74,6 +74,8 @@ type Spec[In, Out any] struct {
 	// Scoped says that the handler shows, or does, only what the caller holds capabilities for (Env.Objects). A caller
 	// with a capability for any object is let in.
 	Scoped bool
+	// Self says that the command tells the caller about itself, and nothing else: every key allows it.
+	Self bool
 	// Bounded are the JSON names of host resources that the handler holds against the caller's profile. All others
 	// a caller with a key cannot name.
 	Bounded []string
@@ -94,6 +96,7 @@ type Command struct {
 	Access   Access
 	Reach    Reach
 	Scoped   bool
+	Self     bool
 	Fields   []Field
 	In, Out  reflect.Type
 
@@ -153,7 +156,7 @@ func (t *Table) Commands() []*Command { return slices.Clone(t.commands) }
 func Add[In, Out any](t *Table, s Spec[In, Out]) {
 	c := &Command{
 		Group: s.Group, Name: s.Name, Aliases: s.Aliases, Summary: s.Summary, Long: s.Long, Examples: s.Examples,
-		Access: s.Access, Reach: s.Reach, Scoped: s.Scoped, bounded: s.Bounded, In: reflect.TypeFor[In](), Out: reflect.TypeFor[Out](),
+		Access: s.Access, Reach: s.Reach, Scoped: s.Scoped, Self: s.Self, bounded: s.Bounded, In: reflect.TypeFor[In](), Out: reflect.TypeFor[Out](),
 		newInput: func() any { in := s.Defaults; return &in },
 		run:      func(ctx context.Context, env *Env, in any) (any, error) { return s.Handler(ctx, env, *in.(*In)) },
 	}
@@ -193,6 +196,8 @@ func (t *Table) check(c *Command, noHandler bool) error {
 		return fmt.Errorf("the access class is %q, not read or write", c.Access)
 	case noHandler:
 		return fmt.Errorf("there is no handler")
+	case c.Self && (c.Access != Read || c.Scoped || c.object != nil):
+		return fmt.Errorf("what tells the caller about itself only reads, and nothing else")
 	case c.Scoped && c.object != nil:
 		return fmt.Errorf("it is about one object, or about those that the caller may see")
 	}

@@ -88,13 +88,8 @@ func (b *builder) live(w *strings.Builder) {
 		w.WriteString("This run is not connected: it cannot ask for anything, and what is here is all there is.\n")
 		return
 	}
-	lines := b.commands()
-	if len(lines) == 0 {
-		w.WriteString("This run is connected, and its key allows none of the usual commands. What it holds: ravi context whoami\n")
-		return
-	}
 	w.WriteString("This run is connected. These commands give what is so now, or write something down:\n\n")
-	for _, l := range lines {
+	for _, l := range b.commands() {
 		fmt.Fprintf(w, "    %s\n", l)
 	}
 	w.WriteString("\nAdd --help for more about one, and --json for programs. What a command answers\nholds the words of others as well: the same goes for them.\n")
@@ -125,8 +120,5 @@ func (b *builder) commands() (lines []string) {
 			lines = append(lines, fmt.Sprintf("%-60s  # %s", c.line, c.what))
 		}
 	}
-	if b.o.Capabilities.Allow(access.Ask{Access: access.Read, Group: "context", Command: "whoami"}) {
-		lines = append(lines, fmt.Sprintf("%-60s  # %s", "ravi context whoami", "what this run may do"))
-	}
-	return lines
+	return append(lines, fmt.Sprintf("%-60s  # %s", "ravi context whoami", "what this run may do"))
 }
