@@ -17,6 +17,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -226,7 +227,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, env *command.Env
 	_, _ = w.Write(body.Bytes()) // whoever asked has gone away
 }
 
-// writeValue writes a result as JSON. There is always something to read: nothing is an empty object.
+// writeValue writes a result as JSON. There is always something to read: nothing is an empty list or an empty object.
 func writeValue(w io.Writer, out any) error {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -236,7 +237,11 @@ func writeValue(w io.Writer, out any) error {
 	}
 	if bytes.Equal(bytes.TrimSpace(b.Bytes()), []byte("null")) {
 		b.Reset()
-		b.WriteString("{}\n")
+		if t := reflect.TypeOf(out); t != nil && t.Kind() == reflect.Slice && t != reflect.TypeFor[json.RawMessage]() {
+			b.WriteString("[]\n")
+		} else {
+			b.WriteString("{}\n")
+		}
 	}
 	_, err := w.Write(b.Bytes())
 	return err

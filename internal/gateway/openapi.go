@@ -3,7 +3,9 @@ package gateway
 import (
 	"encoding"
 	"encoding/json"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -56,7 +58,7 @@ func operation(c *command.Command) map[string]any {
 	properties, required := map[string]any{}, []any{}
 	for i := range c.Fields {
 		f := &c.Fields[i]
-		schema := Schema(f.Type)
+		schema := schemaOf(f.Type, taken, 0)
 		schema["description"] = f.Usage
 		schema["x-ravi-host"] = string(f.Host)
 		properties[f.JSON] = schema
@@ -68,30 +70,57 @@ func operation(c *command.Command) map[string]any {
 	if len(required) > 0 {
 		input["required"] = required
 	}
-	responses := map[string]any{
-		"200":     map[string]any{"description": "done", "content": map[string]any{"application/json": map[string]any{"schema": Schema(c.Out)}}},
-		"default": map[string]any{"description": "not done", "content": map[string]any{"application/json": map[string]any{"schema": map[string]any{"$ref": "#/components/schemas/Error"}}}},
+	done := map[string]any{"application/json": map[string]any{"schema": answerSchema(c.Out)}}
+	response := map[string]any{"description": "done", "content": done}
+	if c.HasPrint() {
+		done["text/plain"] = map[string]any{"schema": map[string]any{"type": "string", "description": "what a command line would show"}}
+		response["headers"] = map[string]any{ExitHeader: map[string]any{
+			"description": "of text: the exit code that a command line would have; without it 0", "schema": map[string]any{"type": "integer"},
+		}}
 	}
 	return map[string]any{
 		"operationId": c.FullName(), "tags": []any{c.Group}, "summary": c.Summary, "description": c.Long, "x-ravi-access": string(c.Access),
 		"requestBody": map[string]any{"required": len(required) > 0, "content": map[string]any{"application/json": map[string]any{"schema": input}}},
-		"responses":   responses,
+		"responses": map[string]any{
+			"200":     response,
+			"default": map[string]any{"description": "not done", "content": map[string]any{"application/json": map[string]any{"schema": map[string]any{"$ref": "#/components/schemas/Error"}}}},
+		},
 	}
 }
 
-// Schema is the JSON schema of what encoding/json makes of a type.
-func Schema(t reflect.Type) map[string]any { return schemaOf(t, 0) }
+// answerSchema is the schema of an answer: nothing is told as an empty list or object (writeValue).
+func answerSchema(t reflect.Type) map[string]any {
+	schema := schemaOf(t, given, 0)
+	if kinds, ok := schema["type"].([]any); ok {
+		schema["type"] = kinds[0]
+	}
+	if t.Kind() == reflect.Pointer {
+		delete(schema, "required")
+	}
+	return schema
+}
 
-func schemaOf(t reflect.Type, depth int) map[string]any {
+// way is which way a value goes: they are not written as they are read.
+type way int
+
+const (
+	taken way = iota // strictjson reads it
+	given            // encoding/json writes it
+)
+
+// schemaOf is the JSON schema of a type.
+func schemaOf(t reflect.Type, w way, depth int) map[string]any {
 	const deepest = 8
 	if depth > deepest {
 		return map[string]any{}
 	}
 	switch {
 	case t.Kind() == reflect.Pointer:
-		return orNull(schemaOf(t.Elem(), depth))
-	case t == reflect.TypeFor[time.Duration]():
+		return orNull(schemaOf(t.Elem(), w, depth))
+	case t == reflect.TypeFor[time.Duration]() && w == taken:
 		return map[string]any{"type": "string", "examples": []any{"10m"}}
+	case t == reflect.TypeFor[time.Duration]():
+		return map[string]any{"type": "integer", "description": "nanoseconds"}
 	case t == reflect.TypeFor[time.Time]():
 		return map[string]any{"type": "string", "format": "date-time"}
 	case t == reflect.TypeFor[json.RawMessage]():
@@ -106,39 +135,52 @@ func schemaOf(t reflect.Type, depth int) map[string]any {
 		return map[string]any{"type": "boolean"}
 	case reflect.String:
 		return map[string]any{"type": "string"}
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
 		return map[string]any{"type": "integer"}
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return map[string]any{"type": "integer", "minimum": 0}
 	case reflect.Float32, reflect.Float64:
 		return map[string]any{"type": "number"}
 	case reflect.Slice:
 		if t.Elem().Kind() == reflect.Uint8 {
-			return map[string]any{"type": "string", "contentEncoding": "base64"}
+			return orNull(map[string]any{"type": "string", "contentEncoding": "base64"})
 		}
-		return orNull(map[string]any{"type": "array", "items": schemaOf(t.Elem(), depth+1)})
+		return orNull(map[string]any{"type": "array", "items": schemaOf(t.Elem(), w, depth+1)})
 	case reflect.Map:
-		return orNull(map[string]any{"type": "object", "additionalProperties": schemaOf(t.Elem(), depth+1)})
+		return orNull(map[string]any{"type": "object", "additionalProperties": schemaOf(t.Elem(), w, depth+1)})
 	case reflect.Struct:
-		properties := map[string]any{}
-		fieldsInto(t, properties, depth)
-		return map[string]any{"type": "object", "properties": properties}
+		properties, required := map[string]any{}, map[string]bool{}
+		fieldsInto(t, w, properties, required, depth)
+		schema := map[string]any{"type": "object", "properties": properties}
+		if names := slices.Sorted(maps.Keys(required)); len(names) > 0 {
+			schema["required"] = names
+		}
+		return schema
 	}
 	return map[string]any{}
 }
 
-func fieldsInto(t reflect.Type, properties map[string]any, depth int) {
+// fieldsInto adds what a struct has, and what is always there. What it embeds comes first: its own fields hide it.
+func fieldsInto(t reflect.Type, w way, properties map[string]any, required map[string]bool, depth int) {
 	for i := range t.NumField() {
 		f := t.Field(i)
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		switch {
-		case name == "-":
-		case f.Anonymous && name == "" && f.Type.Kind() == reflect.Struct:
-			fieldsInto(f.Type, properties, depth)
-		case !f.IsExported():
-		default:
-			if name == "" {
-				name = f.Name
-			}
-			properties[name] = schemaOf(f.Type, depth+1)
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); f.Anonymous && name == "" && f.Type.Kind() == reflect.Struct {
+			fieldsInto(f.Type, w, properties, required, depth)
+		}
+	}
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name == "-" || !f.IsExported() || f.Anonymous && name == "" && f.Type.Kind() == reflect.Struct {
+			continue
+		}
+		if name == "" {
+			name = f.Name
+		}
+		properties[name] = schemaOf(f.Type, w, depth+1)
+		delete(required, name)
+		if !strings.Contains(options, "omit") {
+			required[name] = true
 		}
 	}
 }
