@@ -138,10 +138,10 @@ func free(ctx context.Context, tx *sql.Tx, table, what, id, name string) error {
 
 // Agent finds one agent by its id, its name, or a beginning of an id that only one has.
 func (s *Store) Agent(ctx context.Context, idOrName string) (Agent, error) {
-	return agents.find(ctx, s.db, idOrName, `name = ?`)
+	return agents.find(ctx, s.reads, idOrName, `name = ?`)
 }
 
 // ListAgents gives the chosen agents, the newest first.
 func (s *Store) ListAgents(ctx context.Context, f AgentFilter) ([]Agent, error) {
-	return agents.list(ctx, s.db, f.choice(), f.Before, f.Limit)
+	return agents.list(ctx, s.reads, f.choice(), f.Before, f.Limit)
 }

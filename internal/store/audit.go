@@ -65,7 +65,7 @@ func (s *Store) Audit(ctx context.Context, f AuditFilter) ([]AuditRecord, error)
 		return nil, fmt.Errorf("the audit is searched for at most %d bytes, these are %d", mostAuditText, len(f.Text))
 	}
 	query, args := f.query()
-	return collect(ctx, s.db, scanAudit, query, args...)
+	return collect(ctx, s.reads, scanAudit, query, args...)
 }
 
 func (f AuditFilter) query() (query string, args []any) {
@@ -111,7 +111,7 @@ func (f AuditFilter) query() (query string, args []any) {
 
 // AuditEnd is the number of the last row that the audit ever had, 0 if it never had one.
 func (s *Store) AuditEnd(ctx context.Context) (int64, error) {
-	return number(ctx, s.db, `SELECT seq FROM sqlite_sequence WHERE name = 'audit'`)
+	return number(ctx, s.reads, `SELECT seq FROM sqlite_sequence WHERE name = 'audit'`)
 }
 
 func scanAudit(rows *sql.Rows) (AuditRecord, error) {

@@ -165,7 +165,7 @@ func (c *AuditConn) Close() error {
 
 // Dir is the directory of the database.
 func (s *Store) Dir(ctx context.Context) (string, error) {
-	found, err := collect(ctx, s.db, func(rows *sql.Rows) (path string, err error) {
+	found, err := collect(ctx, s.reads, func(rows *sql.Rows) (path string, err error) {
 		var n int64
 		var name string
 		err = rows.Scan(&n, &name, &path)

@@ -71,7 +71,7 @@ func (s *Store) Events(ctx context.Context, after int64, limit int) ([]Event, er
 	if limit <= 0 {
 		limit = PageSize
 	}
-	return collect(ctx, s.db, func(rows *sql.Rows) (e Event, err error) {
+	return collect(ctx, s.reads, func(rows *sql.Rows) (e Event, err error) {
 		var at int64
 		var text string
 		err = rows.Scan(&e.Seq, &at, &e.Kind, &e.Object, &e.RunID, &text)
@@ -82,7 +82,7 @@ func (s *Store) Events(ctx context.Context, after int64, limit int) ([]Event, er
 
 // EventsEnd is the number of the last event that ever was, 0 if there was none.
 func (s *Store) EventsEnd(ctx context.Context) (int64, error) {
-	return number(ctx, s.db, `SELECT seq FROM sqlite_sequence WHERE name = 'events'`)
+	return number(ctx, s.reads, `SELECT seq FROM sqlite_sequence WHERE name = 'events'`)
 }
 
 // TrimEvents forgets all events but the last so many.

@@ -190,7 +190,7 @@ func lineage(ctx context.Context, q querier, column, value string) ([]Key, error
 
 // KeyByHash finds the key with this hash, and its parent, that one's parent, and so on up, as they are at one moment.
 func (s *Store) KeyByHash(ctx context.Context, hash string) (Key, []Key, error) {
-	found, err := lineage(ctx, s.db, `hash`, hash)
+	found, err := lineage(ctx, s.reads, `hash`, hash)
 	if err != nil {
 		return Key{}, nil, fmt.Errorf("the key: %w", err)
 	}
@@ -199,7 +199,7 @@ func (s *Store) KeyByHash(ctx context.Context, hash string) (Key, []Key, error) 
 
 // KeyLineage finds the key with this full id and its ancestors, the key first.
 func (s *Store) KeyLineage(ctx context.Context, id string) ([]Key, error) {
-	found, err := lineage(ctx, s.db, `id`, id)
+	found, err := lineage(ctx, s.reads, `id`, id)
 	if err != nil {
 		return nil, fmt.Errorf("key %q: %w", id, err)
 	}
@@ -208,24 +208,24 @@ func (s *Store) KeyLineage(ctx context.Context, id string) ([]Key, error) {
 
 // KeyByID finds a key by its id, or by a beginning that only one has.
 func (s *Store) KeyByID(ctx context.Context, id string) (Key, error) {
-	return keys.find(ctx, s.db, id, "")
+	return keys.find(ctx, s.reads, id, "")
 }
 
 // ListKeys gives the chosen keys, the newest first.
 func (s *Store) ListKeys(ctx context.Context, f KeyFilter) ([]Key, error) {
-	return keys.list(ctx, s.db, f.choice(), f.Before, f.Limit)
+	return keys.list(ctx, s.reads, f.choice(), f.Before, f.Limit)
 }
 
 // CountKeys says how many keys are chosen, whatever page is.
 func (s *Store) CountKeys(ctx context.Context, f KeyFilter) (int, error) {
-	return keys.count(ctx, s.db, f.choice())
+	return keys.count(ctx, s.reads, f.choice())
 }
 
 // CountLiveBy says how many runs and sandboxes live that were made with a key, with any that it descends from, or with any
 // that descends from those. A run and its sandbox are one.
 func (s *Store) CountLiveBy(ctx context.Context, id string) (int, error) {
 	// The plus signs leave SQLite the indexes of what lives: of what a key ever made there may be much.
-	n, err := number(ctx, s.db, `WITH RECURSIVE up (name, parent) AS (
+	n, err := number(ctx, s.reads, `WITH RECURSIVE up (name, parent) AS (
 			SELECT id, parent_id FROM keys WHERE id = ?
 			UNION
 			SELECT id, parent_id FROM up JOIN keys ON id = parent

@@ -80,5 +80,5 @@ func (s *Store) EndLease(ctx context.Context, id, reason string) (Lease, error) 
 func (s *Store) LiveLeases(ctx context.Context) ([]Lease, error) {
 	var c choice
 	c.add(true, `ended_at IS NULL`)
-	return leases.list(ctx, s.db, c, "", 0)
+	return leases.list(ctx, s.reads, c, "", 0)
 }

@@ -213,12 +213,12 @@ const holds = `AS m WHERE agent_id = ? AND kind = ? AND state = 'approved' AND N
 
 // Memory gives the files of an agent as they are now, by path.
 func (s *Store) Memory(ctx context.Context, agentID string, kind MemoryKind) ([]MemoryFile, error) {
-	return collect(ctx, s.db, memory.scan, `SELECT `+memory.columns+` FROM memory `+holds+` ORDER BY path`, agentID, string(kind))
+	return collect(ctx, s.reads, memory.scan, `SELECT `+memory.columns+` FROM memory `+holds+` ORDER BY path`, agentID, string(kind))
 }
 
 // MemoryNames gives the files of an agent as Memory does, without their contents.
 func (s *Store) MemoryNames(ctx context.Context, agentID string, kind MemoryKind) ([]MemoryFile, error) {
-	return collect(ctx, s.db, scanMemoryName, `SELECT `+memoryNames+` FROM memory `+holds+` ORDER BY path`, agentID, string(kind))
+	return collect(ctx, s.reads, scanMemoryName, `SELECT `+memoryNames+` FROM memory `+holds+` ORDER BY path`, agentID, string(kind))
 }
 
 // memoryNames are the columns of a file with the size of its content in place of it.
@@ -233,7 +233,7 @@ func scanMemoryName(rows *sql.Rows) (MemoryFile, error) {
 
 // MemoryFile is one file of an agent as it is now.
 func (s *Store) MemoryFile(ctx context.Context, agentID string, kind MemoryKind, path string) (MemoryFile, error) {
-	found, err := collect(ctx, s.db, memory.scan, `SELECT `+memory.columns+` FROM memory `+holds+` AND path = ?`, agentID, string(kind), path)
+	found, err := collect(ctx, s.reads, memory.scan, `SELECT `+memory.columns+` FROM memory `+holds+` AND path = ?`, agentID, string(kind), path)
 	if err == nil && len(found) == 0 {
 		err = fmt.Errorf("%s file %.220q: %w", kind, path, ErrNotFound)
 	}
@@ -245,7 +245,7 @@ func (s *Store) MemoryFile(ctx context.Context, agentID string, kind MemoryKind,
 
 // MemoryByID finds one writing, whatever was decided about it, by its id or by a beginning that only one has.
 func (s *Store) MemoryByID(ctx context.Context, id string) (MemoryFile, error) {
-	return memory.find(ctx, s.db, id, "")
+	return memory.find(ctx, s.reads, id, "")
 }
 
 // PendingMemory gives the chosen writings about which nothing was decided, the newest first.
@@ -254,7 +254,7 @@ func (s *Store) PendingMemory(ctx context.Context, f MemoryFilter) ([]MemoryFile
 	c.add(true, `state = 'pending'`)
 	c.is(`agent_id`, f.AgentID)
 	c.among(`agent_id`, f.Agents)
-	return memory.list(ctx, s.db, c, f.Before, f.Limit)
+	return memory.list(ctx, s.reads, c, f.Before, f.Limit)
 }
 
 // MemoryHistory gives the last so many writings of one file, the newest first, whatever was decided about them; 0 is
@@ -262,5 +262,5 @@ func (s *Store) PendingMemory(ctx context.Context, f MemoryFilter) ([]MemoryFile
 func (s *Store) MemoryHistory(ctx context.Context, agentID string, kind MemoryKind, path string, limit int) ([]MemoryFile, error) {
 	var c choice
 	c.add(true, `agent_id = ? AND kind = ? AND path = ?`, agentID, string(kind), path)
-	return memory.list(ctx, s.db, c, "", limit)
+	return memory.list(ctx, s.reads, c, "", limit)
 }

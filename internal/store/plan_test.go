@@ -55,7 +55,7 @@ func TestPlans(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	r := &Store{db: db}
+	r := &Store{db: db, reads: &reader{db: db}} // none is prepared, so each is seen
 
 	const limit = 10
 	whole := "runs sandboxes agents sessions tasks keys" // what lists of everything may go along

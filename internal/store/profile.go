@@ -67,12 +67,12 @@ func profile(ctx context.Context, q querier, name string) (Profile, error) {
 
 // Profile finds the profile with this name.
 func (s *Store) Profile(ctx context.Context, name string) (Profile, error) {
-	return profile(ctx, s.db, name)
+	return profile(ctx, s.reads, name)
 }
 
 // Profiles gives all profiles by name.
 func (s *Store) Profiles(ctx context.Context) ([]Profile, error) {
-	return collect(ctx, s.db, scanProfile, `SELECT name, spec, created_at, updated_at FROM profiles ORDER BY name`)
+	return collect(ctx, s.reads, scanProfile, `SELECT name, spec, created_at, updated_at FROM profiles ORDER BY name`)
 }
 
 // DeleteProfile forgets a profile. One that an agent or a live key names is refused with ErrInUse.

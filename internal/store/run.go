@@ -152,16 +152,18 @@ func (s *Store) UpdateRun(ctx context.Context, id string, change func(*Run) erro
 }
 
 // Run finds one run by its id, or by a beginning that only one has.
-func (s *Store) Run(ctx context.Context, id string) (Run, error) { return runs.find(ctx, s.db, id, "") }
+func (s *Store) Run(ctx context.Context, id string) (Run, error) {
+	return runs.find(ctx, s.reads, id, "")
+}
 
 // ListRuns gives the chosen runs, the newest first.
 func (s *Store) ListRuns(ctx context.Context, f RunFilter) ([]Run, error) {
-	return runs.list(ctx, s.db, f.choice(), f.Before, f.Limit)
+	return runs.list(ctx, s.reads, f.choice(), f.Before, f.Limit)
 }
 
 // CountRuns says how many runs are chosen, whatever page is.
 func (s *Store) CountRuns(ctx context.Context, f RunFilter) (int, error) {
-	return runs.count(ctx, s.db, f.choice())
+	return runs.count(ctx, s.reads, f.choice())
 }
 
 func (r *Run) args() ([]any, error) {

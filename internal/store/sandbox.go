@@ -206,17 +206,17 @@ func (s *Store) UpdateSandboxState(ctx context.Context, id string, seen Seen, re
 // Sandbox finds one sandbox by its id, by its name, or by a beginning of an id that only one has. A name means the
 // live sandbox that has it, or the last that had it.
 func (s *Store) Sandbox(ctx context.Context, idOrName string) (Sandbox, error) {
-	return sandboxes.find(ctx, s.db, idOrName, `name = ? ORDER BY seen NOT IN ('ended', 'failed') DESC, created_at DESC, id DESC LIMIT 1`)
+	return sandboxes.find(ctx, s.reads, idOrName, `name = ? ORDER BY seen NOT IN ('ended', 'failed') DESC, created_at DESC, id DESC LIMIT 1`)
 }
 
 // ListSandboxes gives the chosen sandboxes, the newest first.
 func (s *Store) ListSandboxes(ctx context.Context, f SandboxFilter) ([]Sandbox, error) {
-	return sandboxes.list(ctx, s.db, f.choice(), f.Before, f.Limit)
+	return sandboxes.list(ctx, s.reads, f.choice(), f.Before, f.Limit)
 }
 
 // CountSandboxes says how many sandboxes are chosen, whatever page is.
 func (s *Store) CountSandboxes(ctx context.Context, f SandboxFilter) (int, error) {
-	return sandboxes.count(ctx, s.db, f.choice())
+	return sandboxes.count(ctx, s.reads, f.choice())
 }
 
 // DeleteSandbox forgets a sandbox that is over. Forgetting twice is no error; forgetting a live one is.

@@ -122,17 +122,17 @@ func checkSession(ctx context.Context, tx *sql.Tx, c Session) error {
 
 // Session finds one session by its id, its name, or a beginning of an id that only one has.
 func (s *Store) Session(ctx context.Context, idOrName string) (Session, error) {
-	return sessions.find(ctx, s.db, idOrName, `name = ?`)
+	return sessions.find(ctx, s.reads, idOrName, `name = ?`)
 }
 
 // ListSessions gives the chosen sessions, the newest first.
 func (s *Store) ListSessions(ctx context.Context, f SessionFilter) ([]Session, error) {
-	return sessions.list(ctx, s.db, f.choice(), f.Before, f.Limit)
+	return sessions.list(ctx, s.reads, f.choice(), f.Before, f.Limit)
 }
 
 // CountSessions says how many sessions are chosen, whatever page is.
 func (s *Store) CountSessions(ctx context.Context, f SessionFilter) (int, error) {
-	return sessions.count(ctx, s.db, f.choice())
+	return sessions.count(ctx, s.reads, f.choice())
 }
 
 // Role is who speaks in a message, as a model sees it.
@@ -244,11 +244,11 @@ func (s *Store) Messages(ctx context.Context, sessionID string, f MessageFilter)
 	if limit <= 0 {
 		limit = PageSize
 	}
-	return collect(ctx, s.db, messages.scan, `SELECT `+messages.columns+` FROM messages`+c.where()+` ORDER BY `+order+` LIMIT ?`,
+	return collect(ctx, s.reads, messages.scan, `SELECT `+messages.columns+` FROM messages`+c.where()+` ORDER BY `+order+` LIMIT ?`,
 		append(c.args, limit)...)
 }
 
 // CountMessages is how many messages a session has.
 func (s *Store) CountMessages(ctx context.Context, sessionID string) (int64, error) {
-	return number(ctx, s.db, `SELECT seq FROM messages WHERE session_id = ? ORDER BY seq DESC LIMIT 1`, sessionID)
+	return number(ctx, s.reads, `SELECT seq FROM messages WHERE session_id = ? ORDER BY seq DESC LIMIT 1`, sessionID)
 }

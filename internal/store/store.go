@@ -63,7 +63,8 @@ const File = "ravi.db"
 
 // Store is an open database. It is safe for concurrent use.
 type Store struct {
-	db *sql.DB
+	db    *sql.DB // what is written, and what is read for that
+	reads *reader // all else that is read
 }
 
 // Open opens the database in home, and brings its schema up to date.
@@ -129,25 +130,34 @@ func open(ctx context.Context, home string, sources fs.FS) (_ *Store, err error)
 
 // connect opens the file and reads its schema version, 0 for a new one.
 func connect(ctx context.Context, path string) (*Store, int64, error) {
-	query := url.Values{
-		"_txlock": {"immediate"},
-		"_pragma": {"busy_timeout(20000)", "journal_mode(WAL)", "synchronous(NORMAL)", "foreign_keys(ON)"},
-	}
-	db, err := sql.Open("sqlite", (&url.URL{Scheme: "file", OmitHost: true, Path: path, RawQuery: query.Encode()}).String())
+	pragmas := []string{"busy_timeout(20000)", "journal_mode(WAL)", "synchronous(NORMAL)", "foreign_keys(ON)"}
+	db, err := pool(path, pragmas...)
 	if err != nil {
 		return nil, 0, fmt.Errorf("cannot open the database %s: %w", path, err)
 	}
-	var version sql.NullInt64
-	var tables int
-	err = db.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_schema WHERE name = 'goose_db_version'`).Scan(&tables)
-	if err == nil && tables > 0 {
-		err = db.QueryRowContext(ctx, `SELECT max(version_id) FROM goose_db_version WHERE is_applied`).Scan(&version)
-	}
+	reads, err := pool(path, append(pragmas, "query_only(ON)")...)
 	if err != nil {
 		db.Close()
+		return nil, 0, fmt.Errorf("cannot open the database %s: %w", path, err)
+	}
+	s := &Store{db, newReader(reads)}
+	var version sql.NullInt64
+	var tables int
+	err = reads.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_schema WHERE name = 'goose_db_version'`).Scan(&tables)
+	if err == nil && tables > 0 {
+		err = reads.QueryRowContext(ctx, `SELECT max(version_id) FROM goose_db_version WHERE is_applied`).Scan(&version)
+	}
+	if err != nil {
+		s.Close()
 		return nil, 0, fmt.Errorf("cannot read the database %s: %w", path, err)
 	}
-	return &Store{db: db}, version.Int64, nil
+	return s, version.Int64, nil
+}
+
+// pool gives connections to the file; none is made yet.
+func pool(path string, pragmas ...string) (*sql.DB, error) {
+	query := url.Values{"_txlock": {"immediate"}, "_pragma": pragmas}
+	return sql.Open("sqlite", (&url.URL{Scheme: "file", OmitHost: true, Path: path, RawQuery: query.Encode()}).String())
 }
 
 func migrate(ctx context.Context, db *sql.DB, sources fs.FS) error {
@@ -197,7 +207,7 @@ func takeLock(ctx context.Context, path string, how int) (*os.File, error) {
 }
 
 // Close ends the use of the database.
-func (s *Store) Close() error { return s.db.Close() }
+func (s *Store) Close() error { return errors.Join(s.reads.close(), s.db.Close()) }
 
 // tx runs f in one transaction that holds the write lock from its start, so what f read is still so when it writes.
 func (s *Store) tx(ctx context.Context, f func(*sql.Tx) error) error {

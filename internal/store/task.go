@@ -200,17 +200,17 @@ func (s *Store) SetTaskStatus(ctx context.Context, id string, status TaskStatus,
 
 // Task finds one task by its id, or by a beginning that only one has.
 func (s *Store) Task(ctx context.Context, id string) (Task, error) {
-	return tasks.find(ctx, s.db, id, "")
+	return tasks.find(ctx, s.reads, id, "")
 }
 
 // ListTasks gives the chosen tasks, the newest first.
 func (s *Store) ListTasks(ctx context.Context, f TaskFilter) ([]Task, error) {
-	return tasks.list(ctx, s.db, f.choice(), f.Before, f.Limit)
+	return tasks.list(ctx, s.reads, f.choice(), f.Before, f.Limit)
 }
 
 // CountTasks says how many tasks are chosen, whatever page is.
 func (s *Store) CountTasks(ctx context.Context, f TaskFilter) (int, error) {
-	return tasks.count(ctx, s.db, f.choice())
+	return tasks.count(ctx, s.reads, f.choice())
 }
 
 // CommentKind is what a comment is.
@@ -307,7 +307,7 @@ func (s *Store) Comments(ctx context.Context, taskID string, f CommentFilter) ([
 	c.add(true, `task_id = ?`, taskID)
 	c.is(`kind`, string(f.Kind))
 	if f.After != "" {
-		if _, err := comments.get(ctx, s.db, f.After); err != nil {
+		if _, err := comments.get(ctx, s.reads, f.After); err != nil {
 			return nil, err
 		}
 		c.add(true, `place > (SELECT place FROM task_comments WHERE id = ?)`, f.After)
@@ -316,6 +316,6 @@ func (s *Store) Comments(ctx context.Context, taskID string, f CommentFilter) ([
 	if limit <= 0 {
 		limit = PageSize
 	}
-	return collect(ctx, s.db, comments.scan, `SELECT `+comments.columns+` FROM task_comments`+c.where()+` ORDER BY place LIMIT ?`,
+	return collect(ctx, s.reads, comments.scan, `SELECT `+comments.columns+` FROM task_comments`+c.where()+` ORDER BY place LIMIT ?`,
 		append(c.args, limit)...)
 }
