@@ -118,7 +118,7 @@ func TestKeysCannotReachTheHost(t *testing.T) {
 		"processors":       {[]string{"--cpus", "64"}, map[string]any{"cpus": 64}},
 		"disk":             {[]string{"--disk", "100"}, map[string]any{"disk": 100}},
 		"a session":        {[]string{"--session", "private"}, map[string]any{"session": "private"}},
-		"more than a key":  {[]string{"--connect", "write=tasks"}, map[string]any{"connect": "write=tasks"}},
+		"more than a key":  {[]string{"--connect", "write=tasks", "--task", "x"}, map[string]any{"connect": "write=tasks", "task": "x"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.flags != nil {
