@@ -22,6 +22,7 @@ import (
 	"ravi/internal/contextkey"
 	"ravi/internal/daemon"
 	"ravi/internal/guard"
+	"ravi/internal/programs"
 	runs "ravi/internal/run"
 	"ravi/internal/secret"
 	"ravi/internal/store"
@@ -213,6 +214,7 @@ func serveDaemon(ctx context.Context, env *command.Env, drain time.Duration, kee
 		defer log.Close()
 		o.Log, o.Ready = daemon.NewLogger(log, false), starter.Ready
 	}
+	programs.LayOutApart()
 	sweeper := runs.Sweeper{Home: o.Home, Store: o.Store}
 	o.Sweep = func(ctx context.Context) (store.Swept, error) { return sweeper.Prune(ctx) }
 	head, err := auditHead(env)

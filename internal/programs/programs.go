@@ -52,12 +52,21 @@ var ErrMissing = errors.New("the ravi program is not complete")
 var (
 	mu       sync.Mutex
 	embedded fs.FS
+	apart    bool
 	found    = map[string]Set{}
 )
 
 // Register gives the file system that holds the programs and their sums. Only
 // cmd/ravi calls it.
 func Register(f fs.FS) { embedded = f }
+
+// LayOutApart has this process leave the laying out to one of its own making: what is read for it, all of the
+// programs, stays in a process's memory, and this one is to last.
+func LayOutApart() {
+	mu.Lock()
+	defer mu.Unlock()
+	apart = true
+}
 
 // Find returns the programs, laid out beneath home.
 func Find(ctx context.Context, home string) (Set, error) {
@@ -68,10 +77,13 @@ func Find(ctx context.Context, home string) (Set, error) {
 	}
 	var s Set
 	var err error
-	if embedded != nil {
-		s, err = layOut(home)
-	} else {
+	switch {
+	case embedded == nil:
 		s, err = ask(ctx, home)
+	case apart:
+		s, err = askProgram(ctx, "/proc/self/exe", home)
+	default:
+		s, err = layOut(home)
 	}
 	if err == nil {
 		found[home] = s
@@ -251,6 +263,11 @@ func ask(ctx context.Context, home string) (s Set, err error) {
 			return s, fmt.Errorf("%w: there is no ravi in PATH; install it, or set %s to its path", ErrMissing, EnvProgram)
 		}
 	}
+	return askProgram(ctx, path, home)
+}
+
+// askProgram lets a program that is ravi lay out its parts.
+func askProgram(ctx context.Context, path, home string) (s Set, err error) {
 	cmd := exec.CommandContext(ctx, path)
 	cmd.Args = []string{ListName, home}
 	out, err := cmd.Output()
