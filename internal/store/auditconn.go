@@ -165,11 +165,13 @@ func (c *AuditConn) Close() error {
 
 // Dir is the directory of the database.
 func (s *Store) Dir(ctx context.Context) (string, error) {
+	if dir := s.dir.Load(); dir != nil {
+		return *dir, nil
+	}
 	found, err := collect(ctx, s.reads, func(rows *sql.Rows) (path string, err error) {
 		var n int64
 		var name string
-		err = rows.Scan(&n, &name, &path)
-		return path, err
+		return path, rows.Scan(&n, &name, &path)
 	}, `PRAGMA database_list`)
 	if err != nil {
 		return "", err
@@ -177,5 +179,7 @@ func (s *Store) Dir(ctx context.Context) (string, error) {
 	if len(found) == 0 || found[0] == "" {
 		return "", errors.New("cannot read the database: it has no file")
 	}
-	return filepath.Dir(found[0]), nil
+	dir := filepath.Dir(found[0])
+	s.dir.Store(&dir) // it never changes
+	return dir, nil
 }

@@ -171,7 +171,7 @@ func checkKey(k Key) error {
 
 // lineage reads a key and its ancestors, the key first. A line that does not end at a key without a parent is no line.
 func lineage(ctx context.Context, q querier, column, value string) ([]Key, error) {
-	found, err := collect(ctx, q, keys.scan, `WITH RECURSIVE up (depth, at, parent) AS (
+	found, err := few(ctx, q, keys.scan, `WITH RECURSIVE up (depth, at, parent) AS (
 			SELECT 0, place, parent_id FROM keys WHERE `+column+` = ?
 			UNION ALL
 			SELECT depth + 1, place, parent_id FROM up JOIN keys ON id = parent WHERE parent <> '' AND depth < ?

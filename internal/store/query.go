@@ -39,6 +39,15 @@ func collect[T any](ctx context.Context, q querier, scan func(*sql.Rows) (T, err
 	return out, nil
 }
 
+// few is collect for queries that find a few rows by an index. It does not begin when ctx has ended, but is not broken off
+// either: for that the driver and database/sql start a goroutine each, which take longer than such a query.
+func few[T any](ctx context.Context, q querier, scan func(*sql.Rows) (T, error), query string, args ...any) ([]T, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("cannot read the database: %w", err)
+	}
+	return collect(context.WithoutCancel(ctx), q, scan, query, args...)
+}
+
 // scanNumber and scanText read rows of one column.
 func scanNumber(rows *sql.Rows) (int64, error) {
 	var n int64
@@ -116,7 +125,7 @@ func (t table[T]) failed(record T, err error) error {
 
 // get finds the record with this full id.
 func (t table[T]) get(ctx context.Context, q querier, id string) (T, error) {
-	found, err := collect(ctx, q, t.scan, `SELECT `+t.columns+` FROM `+t.name+` WHERE id = ?`, id)
+	found, err := few(ctx, q, t.scan, `SELECT `+t.columns+` FROM `+t.name+` WHERE id = ?`, id)
 	if err == nil && len(found) == 0 {
 		err = fmt.Errorf("%s %q: %w", t.what, id, ErrNotFound)
 	}
@@ -134,12 +143,12 @@ func (t table[T]) find(ctx context.Context, q querier, wanted, byName string) (T
 		return none, fmt.Errorf("%s %q: %w", t.what, wanted, ErrNotFound)
 	}
 	from, to := beginsWith(wanted)
-	found, err := collect(ctx, q, t.scan, `SELECT `+t.columns+` FROM `+t.name+` WHERE id >= ? AND id < ? ORDER BY id LIMIT 2`, from, to)
+	found, err := few(ctx, q, t.scan, `SELECT `+t.columns+` FROM `+t.name+` WHERE id >= ? AND id < ? ORDER BY id LIMIT 2`, from, to)
 	if err != nil {
 		return none, err
 	}
 	if byName != "" && (len(found) == 0 || t.id(found[0]) != wanted) {
-		named, err := collect(ctx, q, t.scan, `SELECT `+t.columns+` FROM `+t.name+` WHERE `+byName, wanted)
+		named, err := few(ctx, q, t.scan, `SELECT `+t.columns+` FROM `+t.name+` WHERE `+byName, wanted)
 		if err != nil {
 			return none, err
 		}

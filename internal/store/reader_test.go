@@ -96,6 +96,9 @@ func TestReaderIsLeft(t *testing.T) {
 	if _, err := s.ListTasks(ctx, TaskFilter{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
+	if _, err := s.Task(ctx, "tsk"); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
 	for _, c := range held {
 		c.Close()
 	}

@@ -25,6 +25,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -65,6 +66,7 @@ const File = "ravi.db"
 type Store struct {
 	db    *sql.DB // what is written, and what is read for that
 	reads *reader // all else that is read
+	dir   atomic.Pointer[string]
 }
 
 // Open opens the database in home, and brings its schema up to date.
@@ -140,7 +142,7 @@ func connect(ctx context.Context, path string) (*Store, int64, error) {
 		db.Close()
 		return nil, 0, fmt.Errorf("cannot open the database %s: %w", path, err)
 	}
-	s := &Store{db, newReader(reads)}
+	s := &Store{db: db, reads: newReader(reads)}
 	var version sql.NullInt64
 	var tables int
 	err = reads.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_schema WHERE name = 'goose_db_version'`).Scan(&tables)

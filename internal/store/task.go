@@ -316,6 +316,6 @@ func (s *Store) Comments(ctx context.Context, taskID string, f CommentFilter) ([
 	if limit <= 0 {
 		limit = PageSize
 	}
-	return collect(ctx, s.reads, comments.scan, `SELECT `+comments.columns+` FROM task_comments`+c.where()+` ORDER BY place LIMIT ?`,
+	return few(ctx, s.reads, comments.scan, `SELECT `+comments.columns+` FROM task_comments`+c.where()+` ORDER BY place LIMIT ?`,
 		append(c.args, limit)...)
 }
