@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 
@@ -56,8 +57,19 @@ func setPaused(ctx context.Context, env *command.Env, name, typed string, want s
 	if _, err := st.UpdateSandbox(ctx, b.ID, func(b *store.Sandbox) error { b.Desired = want; return nil }); err != nil {
 		return out, err
 	}
-	if err := do(sb, ctx); err != nil {
-		return out, execError(err)
+	err = do(sb, ctx)
+	switch {
+	case err == nil:
+	case b.Desired == want && ctx.Err() == nil && !errors.Is(err, sandbox.ErrEnded):
+		// It was wanted before, so it is what is refused: to do it twice.
+	default:
+		_, uerr := st.UpdateSandbox(context.WithoutCancel(ctx), b.ID, func(now *store.Sandbox) error {
+			if now.Desired == want {
+				now.Desired = b.Desired
+			}
+			return nil
+		})
+		return out, errors.Join(execError(err), uerr)
 	}
 	b, err = st.UpdateSandbox(context.WithoutCancel(ctx), b.ID, func(b *store.Sandbox) error {
 		if b.Seen.Final() || b.Desired != want {

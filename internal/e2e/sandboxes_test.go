@@ -185,7 +185,7 @@ func copying(t *testing.T, w *world) {
 	if r := w.ravi("sandbox", "cp", "try:/tmp/one", "-").want(0); r.stdout != "\x00one\n" {
 		t.Errorf("%q", r.stdout)
 	}
-	w.ravi("sandbox", "cp", "try:/tmp/none", ".").want(1).says("not found")
+	w.ravi("sandbox", "cp", "try:/tmp/none", ".").want(1).says("does not exist")
 	w.ravi("sandbox", "cp", "a", "b").want(2)
 	w.ravi("sandbox", "cp", "try:a", "try:b").want(2)
 	w.ravi("sandbox", "cp", "try:/", ".").want(2).says("has no name")
@@ -347,7 +347,7 @@ func TestSandboxesOutliveTheirDaemon(t *testing.T) {
 		// Its network is watched by the new owner.
 		w.exec("kept", "curl", "-sm5", "http://"+end+".example.org/")
 		eventually(t, "the refusal in the audit", func() bool {
-			return strings.Contains(w.ravi("audit", "ls", "--json").want(0).stdout, end+".example.org")
+			return strings.Contains(w.ravi("audit", "tail", "--json").want(0).stdout, end+".example.org")
 		})
 	}
 
