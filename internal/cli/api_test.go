@@ -82,6 +82,19 @@ func (a *api) do(method, path, body string) (status int, answer []byte) {
 	return res.StatusCode, answer
 }
 
+func (a *api) key(capabilities ...string) string {
+	a.t.Helper()
+	held, err := access.ParseCapabilities(capabilities)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	token, _, err := contextkey.Keys{Store: a.store}.Issue(a.t.Context(), access.AsOperator(), contextkey.Request{Capabilities: held})
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return token
+}
+
 // closed has every object in a document be one without other keys: what an answer has, the document must know.
 func closed(v any) {
 	switch v := v.(type) {
@@ -176,14 +189,7 @@ func TestAnswersFitOpenAPI(t *testing.T) {
 // Each input of each tool has its class, and no tool is there that a key may not use.
 func TestToolsAreClassified(t *testing.T) {
 	a := newAPI(t)
-	caps, err := access.ParseCapabilities([]string{"read:*", "write:*"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	token, _, err := contextkey.Keys{Store: a.store}.Issue(t.Context(), access.AsOperator(), contextkey.Request{Capabilities: caps})
-	if err != nil {
-		t.Fatal(err)
-	}
+	token := a.key("read:*", "write:*")
 	classes := []string{"none", "path", "backend", "image", "secret", "volume", "size", "network", "command"}
 	for who, o := range map[string]connected.Options{
 		"operator": {Operator: func(ctx context.Context) (net.Conn, error) { return guard.DialUnix(ctx, a.socket) }},
@@ -254,4 +260,56 @@ func (a *api) tools(o connected.Options) map[string]*sdk.Tool {
 		a.t.Error(err)
 	}
 	return tools
+}
+
+// With a key in the environment, this is the one command that runs here; all that it does is ask the gateway. Whatever
+// becomes of it, nothing but the protocol is on stdout.
+func TestMCPServeForAKey(t *testing.T) {
+	a := newAPI(t)
+	token := a.key("read:tasks")
+	asked := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}
+{"jsonrpc":"2.0","method":"notifications/initialized"}
+junk
+{"jsonrpc":"2.0","id":2,"method":"tools/list"}
+{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"tasks_ls"}}
+`
+	t.Setenv("RAVI_HOME", filepath.Join(t.TempDir(), "not-there")) // where a holder of a key has no business
+	for name, c := range map[string]struct {
+		key, args string
+		exit      int
+		out, err  string
+	}{
+		"tools":           {token, "mcp serve", 0, `"name":"tasks_show"`, ""},
+		"quiet, and JSON": {token, "mcp serve --quiet --json", 0, "of anna", ""},
+		"wrong key":       {"rctx_AAAAAAAAAAAAAAAAAAAAAAAA", "mcp serve --json", 1, "", "it is unknown"},
+		"no key":          {"", "mcp serve", 1, "", "there is no key to ask with"},
+		"too much":        {token, "mcp serve x", 2, "", `"x" is one argument too many`},
+		"help":            {"", "mcp serve --help", 0, "Inside a sandbox there is no ravi mcp serve", ""},
+		"the group":       {token, "mcp", 2, "", `there is no command "mcp"`},
+		"after a flag":    {token, "--json=false mcp serve", 2, "", `there is no command "mcp"`},
+	} {
+		t.Setenv("RAVI_CONTEXT_KEY", c.key)
+		t.Setenv("RAVI_GATEWAY_URL", "unix:"+a.socket)
+		var out, errs strings.Builder
+		exit := Main(append([]string{"ravi"}, strings.Fields(c.args)...), strings.NewReader(asked), &out, &errs)
+		if exit != c.exit || !strings.Contains(out.String(), c.out) || c.out == "" && out.Len() > 0 || !strings.Contains(errs.String(), c.err) || c.err == "" && errs.Len() > 0 {
+			t.Errorf("%s: exit %d, stdout %.2000s, stderr %s", name, exit, out.String(), errs.String())
+		}
+		if c.exit != 0 || name == "help" {
+			continue
+		}
+		lines := 0
+		for line := range strings.Lines(out.String()) {
+			lines++
+			if !json.Valid([]byte(line)) || !strings.Contains(line, `"jsonrpc":"2.0"`) {
+				t.Errorf("%s: this is not the protocol: %s", name, line)
+			}
+		}
+		if lines != 4 || strings.Contains(out.String(), "agents_") || strings.Contains(out.String(), "tasks_comment") {
+			t.Errorf("%s: %d lines: %s", name, lines, out.String())
+		}
+	}
+	if _, err := os.Stat(os.Getenv("RAVI_HOME")); !os.IsNotExist(err) {
+		t.Errorf("a home was made: %v", err)
+	}
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -77,8 +78,10 @@ func mcpForKey(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root.SetErr(stderr)
 	serve, _, err := root.Find([]string{"mcp", "serve"})
 	if err == nil {
-		serve.Args = cobra.NoArgs
-		serve.RunE = func(cmd *cobra.Command, _ []string) error {
+		serve.RunE = func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usageError(cmd, fmt.Errorf("%q is one argument too many", args[0]))
+			}
 			env.JSON = false
 			return serveMCP(cmd.Context(), env, connected.Options{Getenv: os.Getenv, Socket: gatewayPath()})
 		}

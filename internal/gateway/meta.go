@@ -94,14 +94,15 @@ func entryOf(c *command.Command) Entry {
 	for i := range c.Fields {
 		f := &c.Fields[i]
 		e.Fields = append(e.Fields, EntryField{
-			Name: f.JSON, Type: typeOf(f.Type), Arg: f.Arg, Optional: f.Optional, Rest: f.Rest(), Flag: f.Flag, Short: f.Short,
+			Name: f.JSON, Type: TypeOf(f.Type), Arg: f.Arg, Optional: f.Optional, Rest: f.Rest(), Flag: f.Flag, Short: f.Short,
 			Value: f.Holder, Usage: f.Usage, Host: f.Host,
 		})
 	}
 	return e
 }
 
-func typeOf(t reflect.Type) string {
+// TypeOf is what the registry calls a type of an input.
+func TypeOf(t reflect.Type) string {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}

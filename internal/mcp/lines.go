@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 	"unicode/utf8"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -17,28 +18,80 @@ import (
 // conversation at the first of them.
 func newLines(in io.Reader, out io.Writer) (io.ReadCloser, io.WriteCloser) {
 	r, w := io.Pipe()
-	shared := &output{to: out}
+	shared := newOutput(out)
 	// It ends with in, or with the first line after the reader was closed.
-	go func() { w.CloseWithError(pass(in, w, shared)) }()
+	go func() {
+		err := pass(in, w, shared)
+		shared.wait(lastAnswers)
+		w.CloseWithError(err)
+	}()
 	return r, shared
 }
 
-// output is written to by several, a message at a time.
+// lastAnswers is how long what was asked may take after the end of the input, which to the SDK is the end of everything.
+const lastAnswers = 10 * time.Second
+
+// output is written to by several, a message at a time. It knows what is still to be answered.
 type output struct {
-	mu sync.Mutex
-	to io.Writer
+	to       io.Writer
+	answered chan struct{}
+
+	mu   sync.Mutex
+	open map[jsonrpc.ID]struct{}
+}
+
+func newOutput(to io.Writer) *output {
+	return &output{to: to, answered: make(chan struct{}, 1), open: map[jsonrpc.ID]struct{}{}}
 }
 
 func (o *output) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.to.Write(p)
+	n, err := o.to.Write(p)
+	if message, derr := jsonrpc.DecodeMessage(p); derr == nil {
+		if r, ok := message.(*jsonrpc.Response); ok {
+			delete(o.open, r.ID)
+			select {
+			case o.answered <- struct{}{}:
+			default:
+			}
+		}
+	}
+	return n, err
+}
+
+// expect notes that a message is to be answered, if it is a request.
+func (o *output) expect(message jsonrpc.Message) {
+	if r, ok := message.(*jsonrpc.Request); ok && r.ID.IsValid() {
+		o.mu.Lock()
+		o.open[r.ID] = struct{}{}
+		o.mu.Unlock()
+	}
+}
+
+// wait waits until all is answered, but not longer than most.
+func (o *output) wait(most time.Duration) {
+	over := time.NewTimer(most)
+	defer over.Stop()
+	for {
+		o.mu.Lock()
+		left := len(o.open)
+		o.mu.Unlock()
+		if left == 0 {
+			return
+		}
+		select {
+		case <-o.answered:
+		case <-over.C:
+			return
+		}
+	}
 }
 
 // Close leaves the stream open, which is not ours.
 func (o *output) Close() error { return nil }
 
-func pass(in io.Reader, messages, answers io.Writer) error {
+func pass(in io.Reader, messages io.Writer, answers *output) error {
 	lines := bufio.NewReaderSize(in, 64<<10)
 	for {
 		line, err := readLine(lines)
@@ -60,14 +113,15 @@ func pass(in io.Reader, messages, answers io.Writer) error {
 }
 
 // passLine passes on one line, if it is a message.
-func passLine(line []byte, messages, answers io.Writer) error {
+func passLine(line []byte, messages io.Writer, answers *output) error {
 	switch {
 	case !utf8.Valid(line) || !json.Valid(line):
 		return reply(answers, nil, jsonrpc.CodeParseError, "this is not JSON")
 	case line[0] == '[':
 		return reply(answers, nil, jsonrpc.CodeInvalidRequest, "send messages one by one: this protocol has no batches")
 	}
-	if _, err := jsonrpc.DecodeMessage(line); err != nil {
+	message, err := jsonrpc.DecodeMessage(line)
+	if err != nil {
 		var sent struct {
 			ID any `json:"id"`
 		}
@@ -79,7 +133,8 @@ func passLine(line []byte, messages, answers io.Writer) error {
 		}
 		return reply(answers, sent.ID, jsonrpc.CodeInvalidRequest, "this is no JSON-RPC 2.0 message")
 	}
-	_, err := messages.Write(append(line, '\n'))
+	answers.expect(message)
+	_, err = messages.Write(append(line, '\n'))
 	return err
 }
 

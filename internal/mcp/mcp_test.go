@@ -3,6 +3,7 @@ package mcp
 import (
 	"bufio"
 	"encoding/json"
+	"io"
 	"strings"
 	"testing"
 
@@ -342,13 +343,38 @@ func TestWrongLines(t *testing.T) {
 	}
 }
 
+// What was asked before the end of the input is answered.
+func TestLastWords(t *testing.T) {
+	w := newWorld(t)
+	in, out := w.serve("")
+	r := reader{t, bufio.NewReader(out)}
+	go func() {
+		for _, line := range []string{
+			`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`,
+			`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
+			`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"notes_show","arguments":{"note":"not1"}}}`,
+		} {
+			_, _ = in.Write([]byte(line + "\n"))
+		}
+		in.Close()
+	}()
+	for _, want := range []float64{1, 2} {
+		if id, result, _ := r.next(); id != want || result == nil {
+			t.Errorf("got %v %s", id, result)
+		}
+	}
+	if rest, err := io.ReadAll(r.in); err != nil || len(rest) > 0 {
+		t.Errorf("after that: %q, %v", rest, err)
+	}
+}
+
 func FuzzLines(f *testing.F) {
 	for _, line := range []string{`{"jsonrpc":"2.0","id":1,"method":"ping"}`, "{}", "[]", "x\ny", `{"id":1e999}`, "\r\n", strings.Repeat("z", 70_000)} {
 		f.Add([]byte(line))
 	}
 	f.Fuzz(func(t *testing.T, sent []byte) {
 		var messages, answers strings.Builder
-		if err := pass(strings.NewReader(string(sent)+"\n"+`{"jsonrpc":"2.0","id":"last","method":"ping"}`), &messages, &answers); err == nil || err.Error() != "EOF" {
+		if err := pass(strings.NewReader(string(sent)+"\n"+`{"jsonrpc":"2.0","id":"last","method":"ping"}`), &messages, newOutput(&answers)); err == nil || err.Error() != "EOF" {
 			t.Fatalf("got %v", err)
 		}
 		if !strings.HasSuffix(messages.String(), `{"jsonrpc":"2.0","id":"last","method":"ping"}`+"\n") {
