@@ -181,7 +181,11 @@ func isWord(s string) bool {
 	return s != "" && s[0] >= 'a' && s[0] <= 'z' && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789_-") == ""
 }
 
+// isObject wants something behind the @: where a variable was empty, a key for one object must not be one for all.
 func isObject(s string) bool {
+	if s == "" {
+		return false
+	}
 	s = strings.TrimSuffix(s, "*")
 	for _, r := range s {
 		if !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_.:/-", r)) {

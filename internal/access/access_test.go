@@ -24,7 +24,7 @@ func TestParseCapability(t *testing.T) {
 	}
 	for _, text := range []string{
 		"", "tasks", "admin:tasks", "read:", "read:*.list", "read:ta*", "read:tasks.li*", "read:Tasks", "read:tasks.", "read:tasks@a b", "read:tasks@a*b", "READ:tasks",
-		"read:tasks@**", "read: tasks", "read:tasks\n", "read:tasks@\x00", "read:" + strings.Repeat("a", 300), "read:tasks@é", "write:*.*",
+		"read:tasks@**", "read:tasks@", "read:*@", "write:tasks.comment@", "read: tasks", "read:tasks\n", "read:tasks@\x00", "read:" + strings.Repeat("a", 300), "read:tasks@é", "write:*.*",
 	} {
 		if c, err := ParseCapability(text); err == nil {
 			t.Errorf("%q passed as %s", text, c)

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -39,6 +40,10 @@ func keyLine(ctx context.Context, env *command.Env, typed string) ([]store.Key, 
 // keyObject is the full id of a key that the caller may know of.
 func keyObject(ctx context.Context, env *command.Env, typed string) (string, error) {
 	line, err := keyLine(ctx, env, typed)
+	if errors.Is(err, store.ErrAmbiguous) && !env.Caller.IsOperator() {
+		// Which ones it could be are others' keys as well.
+		return typed, keyKind.missing(typed, store.ErrNotFound)
+	}
 	if err != nil {
 		return typed, err
 	}

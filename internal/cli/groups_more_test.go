@@ -251,6 +251,10 @@ func TestContextKeys(t *testing.T) {
 			t.Errorf("context.show of another key: %v", err)
 		}
 	}
+	// A beginning that many have names none of them.
+	w.refuse(parent, "context.revoke", `{"ids": ["ctx_"]}`, command.CodeNotFound, "there is no key")
+	w.refuse(parent, "context.show", `{"id": "ctx_"}`, command.CodeNotFound, "there is no key")
+	w.refuse(op, "context.show", `{"id": "ctx_"}`, command.CodeAmbiguous, "it could be")
 	w.allow(parent, "context.show", `{"id": "`+childKey.ID+`"}`, `"lineage":[{"id":"`+parentKey.ID)
 	w.allow(parent, "context.show", "", `"id":"`+parentKey.ID, `"children":[{"id":"`)
 	if out := w.allow(child, "context.show", "", `"lineage":[]`); !strings.Contains(out, childKey.ID) {

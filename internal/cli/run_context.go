@@ -44,6 +44,9 @@ func runContext(ctx context.Context, env *command.Env, in runInput, o *runs.Opti
 	default:
 		return command.Usage(fmt.Sprintf("--context %s: it is none or snapshot", in.Context), "")
 	}
+	if err := maySee(env, *o); err != nil {
+		return err
+	}
 	connect, err := parseConnect(in.Connect)
 	if err != nil || !connect.on {
 		return err
@@ -72,6 +75,29 @@ func runContext(ctx context.Context, env *command.Env, in runInput, o *runs.Opti
 		Serve: func(runID string) (func(context.Context, net.Conn), func(context.Context) error) {
 			return serveRun(env, *o, runID)
 		},
+	}
+	return nil
+}
+
+// maySee says whether a caller could read what the run's context shows, which is more than was named: a task brings its
+// session and its agent with it. The run's output would tell.
+func maySee(env *command.Env, o runs.Options) error {
+	if env.Caller.IsOperator() || !o.Snapshot {
+		return nil
+	}
+	for _, part := range []access.Ask{
+		{Group: "sessions", Command: "transcript", Object: o.SessionID}, {Group: "tasks", Command: "show", Object: o.TaskID},
+		{Group: "memory", Command: "show", Object: o.AgentID},
+	} {
+		if part.Object == "" {
+			continue
+		}
+		part.Access = access.Read
+		if err := env.Caller.Check(part); err != nil {
+			told := *command.AsError(command.Denied(err))
+			told.Hint = "have the run go without it: --context none"
+			return &told
+		}
 	}
 	return nil
 }
