@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"net/http"
 	"os"
@@ -227,7 +228,10 @@ func (s *Streams) serve(ctx context.Context, w http.ResponseWriter, who caller, 
 	control := http.NewResponseController(w)
 	flush := func() bool { return out.Flush() == nil && control.Flush() == nil }
 	goodbye := func(reason string) {
-		fmt.Fprintf(out, "event: end\ndata: {\"reason\":%q}\n\n", reason)
+		data, err := json.Marshal(map[string]string{"reason": reason}) // %q is no JSON
+		if err == nil {
+			fmt.Fprintf(out, "event: end\ndata: %s\n\n", data)
+		}
 		flush()
 	}
 	out.WriteString(": connected\n\n")
@@ -414,11 +418,18 @@ func (f runFeed) next(ctx context.Context, after int64) (items []item, done bool
 		return nil, run.Status.Final(), nil
 	}
 	if err != nil {
-		return nil, false, err
+		return nil, false, f.withoutPath(err)
 	}
 	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, false, f.withoutPath(err)
+	}
+	if after > info.Size() {
+		return nil, false, errors.New("there is no such event")
+	}
 	if _, err := file.Seek(after, io.SeekStart); err != nil {
-		return nil, false, err
+		return nil, false, f.withoutPath(err)
 	}
 	in := bufio.NewReaderSize(file, 64<<10)
 	for len(items) < streamPage {
@@ -441,6 +452,15 @@ func (f runFeed) next(ctx context.Context, after int64) (items []item, done bool
 		items = append(items, item{id: after, event: oneLine(event), data: fields})
 	}
 	return items, false, nil
+}
+
+// withoutPath is what went wrong with the file, and not where it is.
+func (f runFeed) withoutPath(err error) error {
+	var at *fs.PathError
+	if f.foreign && errors.As(err, &at) {
+		return fmt.Errorf("the events of %s: %w", f.id, at.Err)
+	}
+	return err
 }
 
 // oneLine is a name of an event that cannot be more than that.

@@ -3,6 +3,7 @@ package gateway
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"net"
 	"net/http"
 	"os"
@@ -263,6 +264,25 @@ func TestRunStream(t *testing.T) {
 	}
 	if got := w.listen("runs/"+run.ID, "", first.id).next(); got.event != "step" {
 		t.Errorf("from the middle: %+v", got)
+	}
+
+	// What goes wrong is told as JSON, and to a key without the place.
+	for _, after := range []string{"9223372036854775807", "100000"} {
+		got := w.listen("runs/"+run.ID, token, after).next()
+		if got.event != "end" || got.data != `{"reason":"it could not be read: there is no such event"}` {
+			t.Errorf("after %s: %+v", after, got)
+		}
+	}
+	file.Close()
+	if err := os.Remove(file.Name()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Base(file.Name()), file.Name()); err != nil { // to itself: it cannot be opened
+		t.Fatal(err)
+	}
+	got := w.listen("runs/"+run.ID, token, "").next()
+	if got.event != "end" || !json.Valid([]byte(got.data)) || strings.Contains(got.data, dir) || !strings.Contains(got.data, "too many levels") {
+		t.Errorf("got %+v", got)
 	}
 }
 
