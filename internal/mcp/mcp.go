@@ -63,6 +63,7 @@ func Serve(ctx context.Context, o Options) error {
 	s.sdk = sdk.NewServer(&sdk.Implementation{Name: "ravi", Title: "Ravi", Version: o.Version}, &sdk.ServerOptions{
 		Instructions: instructions,
 		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{ListChanged: true}},
+		SetCacheable: func(_ context.Context, _ sdk.Request, c *sdk.Cacheable) { c.CacheScope = "private" }, // each key has its own
 	})
 	if err := s.load(ctx); err != nil {
 		return err

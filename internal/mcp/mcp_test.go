@@ -337,6 +337,10 @@ func TestWrongLines(t *testing.T) {
 		`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":99}}`, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":3}`} {
 		send(line)
 	}
+	send(`{"jsonrpc":"2.0","id":14,"method":"tools/list"}`)
+	if _, result, _ := r.next(); !strings.Contains(string(result), `"cacheScope":"private"`) {
+		t.Errorf("the tools of a caller are for others, too: %.200s", result)
+	}
 	send(`{"jsonrpc":"2.0","id":13,"method":"tools/call","params":{"name":"notes_show","arguments":{"note":"not1"}}}`)
 	if id, result, _ := r.next(); id != 13.0 || !strings.Contains(string(result), `"said":"operator"`) {
 		t.Errorf("in the end: %v %s", id, result)
