@@ -82,15 +82,6 @@ func (l *listener) next() frame {
 	}
 }
 
-func (w *world) agent() store.Agent {
-	w.t.Helper()
-	a, err := w.store.InsertAgent(w.t.Context(), store.Agent{Name: "a" + store.NewRunID()})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return a
-}
-
 func (w *world) task(title string) store.Task {
 	w.t.Helper()
 	task, err := w.store.InsertTask(w.t.Context(), store.Task{Title: title})
