@@ -360,10 +360,10 @@ func (g *gateway) rates(ctx context.Context, d *daemonProcess) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, floor.close()) }()
-	time1 := time.Duration(g.Seconds) * time.Second
+	during := time.Duration(g.Seconds) * time.Second
 	return inTurns(ctx, min(g.Runs, mostRates), []string{byKey, constant}, func(by string) error {
 		if by == constant {
-			answers, took, err := g.crowdOf(ctx, floor.socket, time1, false)
+			answers, took, err := g.crowdOf(ctx, floor.socket, during, false)
 			if err != nil {
 				return err
 			}
@@ -378,7 +378,7 @@ func (g *gateway) rates(ctx context.Context, d *daemonProcess) (err error) {
 		if err != nil {
 			return err
 		}
-		answers, took, err := g.crowdOf(ctx, d.socket, time1, true)
+		answers, took, err := g.crowdOf(ctx, d.socket, during, true)
 		if err != nil {
 			return err
 		}
