@@ -40,6 +40,9 @@ func TestKeysOfSandboxes(t *testing.T) {
 	if strings.Contains(list, theirs.ID) || strings.Contains(list, "bert") {
 		t.Errorf("sandbox.ls gives away another: %s", list)
 	}
+	if list := w.allow(w.holder("read:sandbox@"+mine.ID+"*"), "sandbox.ls", `{"limit": 1}`, mine.ID); strings.Contains(list, theirs.ID) {
+		t.Errorf("sandbox.ls with a pattern gives away another: %s", list)
+	}
 	w.deny(w.holder("read:runs"), "sandbox.ls", "", "read:sandbox.ls")
 	for _, typed := range []string{mine.ID, "anna-box", mine.ID[:28]} {
 		w.allow(me, "sandbox.inspect", `{"sandbox": "`+typed+`"}`, mine.ID)
