@@ -15,6 +15,9 @@ import (
 // ErrDenied says that a caller may not do what it asked for.
 var ErrDenied = errors.New("not allowed")
 
+// Own is the object of capabilities for whatever was made with the key itself, such as read:runs@own.
+const Own = "own"
+
 // Access is what a command does to the world.
 type Access string
 

@@ -292,7 +292,7 @@ func approving(patterns []string, name string) (string, bool) {
 }
 
 func listAgents(ctx context.Context, env *command.Env, in agentsListInput) (paged[store.Agent], error) {
-	see := scopeOf(env, "agents", "ls")
+	see := scopeOf(ctx, env, "agents", "ls")
 	f := store.AgentFilter{Archived: in.All, IDs: see.ids()}
 	s, err := env.Store(ctx)
 	if err != nil {

@@ -77,7 +77,7 @@ func listKeys(ctx context.Context, env *command.Env, in contextListInput) (paged
 	if err != nil {
 		return none, err
 	}
-	see := scopeOf(env, "context", "ls")
+	see := scopeOf(ctx, env, "context", "ls")
 	f := store.KeyFilter{Live: !in.All, IDs: see.ids()}
 	if !env.Caller.IsOperator() {
 		if f.IDs, err = descendants(ctx, s, own(env).ID); err != nil {

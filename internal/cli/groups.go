@@ -162,18 +162,34 @@ func missingArgument(name, hint string) error { return command.Usage(name+" is m
 type scope struct {
 	all      bool
 	patterns []string
+	// made says whether what somebody made is the caller's own; nil: nothing is shown for that alone.
+	made func(by string) bool
 }
 
-func scopeOf(env *command.Env, group, name string) scope {
+func scopeOf(ctx context.Context, env *command.Env, group, name string) scope {
 	all, patterns := env.Objects(access.Read, group, name)
-	return scope{all, patterns}
+	s := scope{all: all, patterns: patterns}
+	if slices.Contains(patterns, access.Own) {
+		known := map[string]bool{}
+		s.made = func(by string) bool {
+			if _, asked := known[by]; !asked {
+				made, err := env.Made(ctx, by)
+				known[by] = made && err == nil // what cannot be told is not shown
+			}
+			return known[by]
+		}
+	}
+	return s
 }
 
 func (s scope) shows(id string) bool { return s.all || access.Matches(s.patterns, id) }
 
+// showsMade is shows for what somebody made.
+func (s scope) showsMade(id, by string) bool { return s.shows(id) || s.made != nil && s.made(by) }
+
 // ids are the only ones to look for; nil when they are not known one by one.
 func (s scope) ids() []string {
-	if s.all || slices.ContainsFunc(s.patterns, func(p string) bool { return strings.HasSuffix(p, "*") }) {
+	if s.all || s.made != nil || slices.ContainsFunc(s.patterns, func(p string) bool { return strings.HasSuffix(p, "*") }) {
 		return nil
 	}
 	return append([]string{}, s.patterns...)

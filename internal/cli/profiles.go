@@ -164,7 +164,7 @@ func listProfiles(ctx context.Context, env *command.Env, in profilesListInput) (
 	if err != nil {
 		return none, err
 	}
-	see := scopeOf(env, "profiles", "ls")
+	see := scopeOf(ctx, env, "profiles", "ls")
 	all := []profileItem{}
 	if !slices.ContainsFunc(found, func(p store.Profile) bool { return p.Name == access.DefaultName }) && see.shows(access.DefaultName) {
 		all = append(all, builtInProfile())

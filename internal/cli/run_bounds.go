@@ -8,6 +8,7 @@ import (
 
 	"ravi/internal/access"
 	"ravi/internal/command"
+	"ravi/internal/gitbox"
 	runs "ravi/internal/run"
 	"ravi/internal/store"
 	"ravi/sandbox"
@@ -47,11 +48,30 @@ func boundRun(ctx context.Context, env *command.Env, o *runs.Options) error {
 	if err != nil {
 		return command.Denied(err)
 	}
+	if w.Repo, err = wholeRepo(ctx, key.Profile, p, w.Repo); err != nil {
+		return err
+	}
 	o.Repo, o.Config.Backend = w.Repo, w.Backend
 	for i := range o.Config.ExtraVolumes {
 		o.Config.ExtraVolumes[i].Host = w.Volumes[i].Host
 	}
 	return nil
+}
+
+// wholeRepo is the repository that holds a path that a profile allows. It is looked for upwards, and a run gets all of it:
+// where it begins above what is listed, it is not what was allowed.
+func wholeRepo(ctx context.Context, name string, p access.Profile, path string) (string, error) {
+	if path == "" || runs.IsAddress(path) {
+		return path, nil
+	}
+	repo, err := gitbox.Open(ctx, path)
+	if err != nil {
+		return "", err
+	}
+	if !p.AllowsRepo(repo.Top) {
+		return "", command.Denied(&access.Denied{Caller: "the profile " + name, Missing: "all of the repository that " + path + " is a part of"})
+	}
+	return repo.Top, nil
 }
 
 // wishOf is what a run asks of the host, everything said.

@@ -1,13 +1,19 @@
 package cli
 
 import (
+	"encoding/json"
 	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"ravi/internal/access"
 	"ravi/internal/command"
 	runs "ravi/internal/run"
+	"ravi/internal/store"
+	"ravi/sandbox"
 )
 
 // A run's context shows the session and the memory of its task, so who may read the task only does not get it.
@@ -39,5 +45,40 @@ func TestContextOfKeys(t *testing.T) {
 	o := runs.Options{Home: w.home, Store: w.store}
 	if err := runContext(t.Context(), w.env(access.AsOperator()), runInput{TaskID: w.theirs.task.ID}, &o); err != nil || !o.Snapshot {
 		t.Errorf("the operator: %v", err)
+	}
+}
+
+// A repository is looked for upwards. One that begins above what the profile lists is not what was allowed.
+func TestRepositoryAbove(t *testing.T) {
+	w := newWorld(t)
+	top := t.TempDir()
+	whole, part := filepath.Join(top, "all"), filepath.Join(top, "all", "part")
+	own := filepath.Join(part, "own")
+	for _, dir := range []string{whole, own} {
+		if out, err := exec.CommandContext(t.Context(), "git", "init", "-q", dir).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	for path, allowed := range map[string]bool{part: false, own: true, filepath.Join(own, "below"): true} {
+		if err := os.MkdirAll(path, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		p := access.DefaultProfile()
+		p.Repos = []string{part}
+		spec, err := json.Marshal(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		must[store.Profile](t)(w.store.PutProfile(t.Context(), store.Profile{Name: "part", Spec: spec}))
+		caller := w.holder("write:runs.create")
+		caller.Key.Profile = "part"
+		o := runs.Options{Store: w.store, Repo: path, Config: sandbox.Default()}
+		err = boundRun(t.Context(), w.env(caller), &o)
+		switch {
+		case allowed && (err != nil || o.Repo != own):
+			t.Errorf("%s: %v, of %s", path, err, o.Repo)
+		case !allowed && (!errors.Is(err, access.ErrDenied) || !strings.Contains(command.AsError(err).Message, "all of the repository")):
+			t.Errorf("%s: %v", path, err)
+		}
 	}
 }

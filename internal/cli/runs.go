@@ -170,7 +170,7 @@ func listRuns(ctx context.Context, env *command.Env, in runsListInput) (paged[ru
 	if in.Status != "" && !slices.Contains(runStatuses, status) {
 		return none, command.Usage(fmt.Sprintf("there is no status %.40q", in.Status), fmt.Sprintf("it is one of %v", runStatuses))
 	}
-	see := scopeOf(env, "runs", "ls")
+	see := scopeOf(ctx, env, "runs", "ls")
 	f := store.RunFilter{Live: in.Live || in.Status != "" && !status.Final(), IDs: see.ids()}
 	var err error
 	if f.AgentID, err = agentKind.filter(ctx, env, in.Agent); err != nil {
@@ -187,7 +187,9 @@ func listRuns(ctx context.Context, env *command.Env, in runsListInput) (paged[ru
 		return none, err
 	}
 	found, err := listPage(in.Limit, in.Before, runKind.id,
-		func(r store.Run) bool { return see.shows(r.ID) && (status == "" || r.Status == status) },
+		func(r store.Run) bool {
+			return see.showsMade(r.ID, r.CreatedBy) && (status == "" || r.Status == status)
+		},
 		func(before string, limit int) ([]store.Run, error) {
 			f.Before, f.Limit = before, limit
 			return s.ListRuns(ctx, f)

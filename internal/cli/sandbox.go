@@ -153,7 +153,7 @@ func listSandboxes(ctx context.Context, env *command.Env, in listInput) ([]sandb
 	if err != nil {
 		return nil, err
 	}
-	see := scopeOf(env, "sandbox", "ls")
+	see := scopeOf(ctx, env, "sandbox", "ls")
 	f := store.SandboxFilter{Live: !in.All, IDs: see.ids()}
 	if see.all || f.IDs != nil {
 		f.Limit = in.Limit // else it counts those that are shown
@@ -164,7 +164,7 @@ func listSandboxes(ctx context.Context, env *command.Env, in listInput) ([]sandb
 	}
 	items := []sandboxItem{}
 	for _, b := range found {
-		if see.shows(b.ID) && (in.Limit == 0 || len(items) < in.Limit) {
+		if see.showsMade(b.ID, b.CreatedBy) && (in.Limit == 0 || len(items) < in.Limit) {
 			items = append(items, itemOf(env, b))
 		}
 	}
@@ -287,9 +287,10 @@ func toKill(ctx context.Context, env *command.Env, in killInput) (targets []stor
 		if err != nil {
 			return nil, err
 		}
-		all, patterns := env.Objects(access.Write, "sandbox", "kill")
 		live, err := s.ListSandboxes(ctx, store.SandboxFilter{Live: true})
-		return slices.DeleteFunc(live, func(b store.Sandbox) bool { return !all && !access.Matches(patterns, b.ID) }), err
+		return slices.DeleteFunc(live, func(b store.Sandbox) bool {
+			return env.Check(ctx, access.Ask{Access: access.Write, Group: "sandbox", Command: "kill", Object: b.ID}) != nil
+		}), err
 	}
 	for _, typed := range in.Sandboxes {
 		b, err := findBoxFor(ctx, env, access.Write, "kill", typed)
@@ -305,7 +306,7 @@ func toKill(ctx context.Context, env *command.Env, in killInput) (targets []stor
 // whether it is there.
 func findBoxFor(ctx context.Context, env *command.Env, kind access.Access, name, typed string) (store.Sandbox, error) {
 	id, err := boxKind.object(ctx, env, "sandbox", typed)
-	if may := env.Caller.Check(access.Ask{Access: kind, Group: "sandbox", Command: name, Object: id}); may != nil {
+	if may := env.Check(ctx, access.Ask{Access: kind, Group: "sandbox", Command: name, Object: id}); may != nil {
 		return store.Sandbox{}, command.Denied(may)
 	}
 	if err != nil {

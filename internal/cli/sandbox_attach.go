@@ -20,7 +20,7 @@ func attach(ctx context.Context, env *command.Env, name, typed string) (*sandbox
 	}
 	// A name may mean another sandbox than when the caller was checked.
 	if !env.Caller.IsOperator() {
-		if may := env.Caller.Check(access.Ask{Access: command.Write, Group: "sandbox", Command: name, Object: b.ID}); may != nil {
+		if may := env.Check(ctx, access.Ask{Access: command.Write, Group: "sandbox", Command: name, Object: b.ID}); may != nil {
 			return nil, b, command.Denied(may)
 		}
 	}

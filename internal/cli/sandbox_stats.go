@@ -66,13 +66,13 @@ func readStats(ctx context.Context, env *command.Env, in statsInput) ([]boxStats
 		if err != nil {
 			return nil, err
 		}
-		see := scopeOf(env, "sandbox", "stats")
+		see := scopeOf(ctx, env, "sandbox", "stats")
 		live, err := st.ListSandboxes(ctx, store.SandboxFilter{Live: true, IDs: see.ids()})
 		if err != nil {
 			return nil, err
 		}
 		for _, b := range live {
-			if see.shows(b.ID) {
+			if see.showsMade(b.ID, b.CreatedBy) {
 				boxes = append(boxes, b)
 			}
 		}

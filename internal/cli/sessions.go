@@ -137,7 +137,7 @@ func printSessionID(_ *command.Env, w io.Writer, c store.Session) error {
 }
 
 func listSessions(ctx context.Context, env *command.Env, in sessionsListInput) (paged[store.Session], error) {
-	see := scopeOf(env, "sessions", "ls")
+	see := scopeOf(ctx, env, "sessions", "ls")
 	f := store.SessionFilter{Open: !in.All, IDs: see.ids()}
 	var err error
 	if f.AgentID, err = agentKind.filter(ctx, env, in.Agent); err != nil {

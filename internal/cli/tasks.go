@@ -146,7 +146,7 @@ func createTask(ctx context.Context, env *command.Env, in tasksCreateInput) (sto
 
 func listTasks(ctx context.Context, env *command.Env, in tasksListInput) (paged[store.Task], error) {
 	none := paged[store.Task]{Items: []store.Task{}}
-	see := scopeOf(env, "tasks", "ls")
+	see := scopeOf(ctx, env, "tasks", "ls")
 	f := store.TaskFilter{Status: store.TaskStatus(in.Status), IDs: see.ids()}
 	if in.Status != "" && !slices.Contains(store.TaskStatuses, f.Status) {
 		return none, command.Usage(fmt.Sprintf("there is no status %.40q", in.Status), fmt.Sprintf("it is one of %v", store.TaskStatuses))

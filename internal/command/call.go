@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"ravi/internal/access"
@@ -89,7 +90,7 @@ func (c *Command) check(ctx context.Context, env *Env, in any) (object string, e
 		object, err = c.object(ctx, env, in)
 		if missing := errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrAmbiguous); err != nil && !missing {
 			return "", err
-		} else if may := env.Caller.Check(c.ask(object)); missing && may == nil {
+		} else if may := env.Check(ctx, c.ask(object)); missing && may == nil {
 			return "", err
 		} else {
 			err = may
@@ -117,6 +118,70 @@ const deniedHint = "ask whoever issued the key for one that may: ravi context wh
 
 // Denied is the refusal of a handler that looked closer than the access check can.
 func Denied(err error) error { return denied(err) }
+
+// Check says whether the caller may do what is asked, to an object that is named or that was made with its key.
+func (e *Env) Check(ctx context.Context, a access.Ask) error {
+	denied := e.Caller.Check(a)
+	if denied == nil || a.Object == "" {
+		return denied
+	}
+	own := a
+	own.Object = access.Own
+	if e.Caller.Check(own) != nil {
+		return denied
+	}
+	made, err := e.made(ctx, a.Object)
+	if err != nil {
+		return err
+	}
+	if !made {
+		return denied
+	}
+	return nil
+}
+
+// made says whether a run or a sandbox, by its full id, was made with the caller's key.
+func (e *Env) made(ctx context.Context, id string) (bool, error) {
+	s, err := e.Store(ctx)
+	if err != nil {
+		return false, err
+	}
+	have, by := "", ""
+	switch {
+	case strings.HasPrefix(id, "run"):
+		var r store.Run
+		r, err = s.Run(ctx, id)
+		have, by = r.ID, r.CreatedBy
+	case strings.HasPrefix(id, "sbx"):
+		var b store.Sandbox
+		b, err = s.Sandbox(ctx, id)
+		have, by = b.ID, b.CreatedBy
+	}
+	if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrAmbiguous) {
+		return false, nil
+	}
+	if err != nil || have != id {
+		return false, err
+	}
+	return e.Made(ctx, by)
+}
+
+// Made says whether what somebody made counts as the caller's own: its key did, or one that descends from that. So no key
+// reaches what its parent does not.
+func (e *Env) Made(ctx context.Context, by string) (bool, error) {
+	if e.Caller.Key == nil || by == "" || by == access.Operator {
+		return false, nil
+	}
+	s, err := e.Store(ctx)
+	if err != nil {
+		return false, err
+	}
+	line, err := s.KeyLineage(ctx, by)
+	if errors.Is(err, store.ErrNotFound) {
+		return false, nil
+	}
+	return slices.ContainsFunc(line, func(k store.Key) bool { return k.ID == e.Caller.Key.ID }), err
+}
 
 // Objects are the objects that the caller may do this to: all, or those that match a pattern (access.Matches).
 func (e *Env) Objects(a access.Access, group, name string) (all bool, patterns []string) {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"ravi/internal/access"
 	"ravi/internal/audit"
@@ -210,5 +211,55 @@ func TestMay(t *testing.T) {
 	}
 	if want := []string{"show", "ls", "me"}; !slices.Equal(may, want) {
 		t.Errorf("got %v, want %v", may, want)
+	}
+}
+
+// A key for its own reaches what it made, and what its children made; nothing that others did, and no child what its
+// parent made.
+func TestOwn(t *testing.T) {
+	home := t.TempDir()
+	st, err := store.Open(t.Context(), home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	n, until := 0, store.Now().Add(time.Hour)
+	key := func(parent string) access.Caller {
+		n++
+		k, err := st.InsertKey(t.Context(), store.Key{Hash: fmt.Sprintf("%064x", n), ParentID: parent, ExpiresAt: until}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := access.ParseCapabilities([]string{"read:runs@own"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return access.WithKey(access.Key{ID: k.ID, Capabilities: c})
+	}
+	parent := key("")
+	child, stranger := key(parent.Name()), key("")
+	made := func(by access.Caller) string {
+		r, err := st.InsertRun(t.Context(), store.Run{CreatedBy: by.Name()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.ID
+	}
+	runs := map[string]string{"parent's": made(parent), "child's": made(child), "stranger's": made(stranger), "operator's": made(access.AsOperator()), "none": "run01none"}
+	for name, c := range map[string]struct {
+		caller access.Caller
+		may    []string
+	}{"parent": {parent, []string{"parent's", "child's"}}, "child": {child, []string{"child's"}}, "stranger": {stranger, []string{"stranger's"}}} {
+		env := In(home, st)
+		env.Caller = c.caller
+		for whose, id := range runs {
+			err := env.Check(t.Context(), access.Ask{Access: Read, Group: "runs", Command: "show", Object: id})
+			if (err == nil) != slices.Contains(c.may, whose) {
+				t.Errorf("%s, %s run: %v", name, whose, err)
+			}
+			if env.Check(t.Context(), access.Ask{Access: Write, Group: "runs", Command: "cancel", Object: id}) == nil {
+				t.Errorf("%s may write to %s run", name, whose)
+			}
+		}
 	}
 }

@@ -319,7 +319,7 @@ func (s *Streams) feed(ctx context.Context, who caller, name string) (f feed, ob
 	kind, id, _ := strings.Cut(name, "/")
 	switch {
 	case kind == "events" && id == "":
-		return eventsFeed{s, who}, "", nil // it shows to each what it may see
+		return eventsFeed{s, s.env(who)}, "", nil // it shows to each what it may see
 	case kind == "audit" && id == "":
 		return auditFeed{s}, "", who.Check(access.Ask{Access: access.Read, Group: "audit", Command: "tail"})
 	case kind == "runs" && id != "" && !strings.Contains(id, "/"):
@@ -331,7 +331,7 @@ func (s *Streams) feed(ctx context.Context, who caller, name string) (f feed, ob
 		if ask.Object = id; err == nil {
 			ask.Object = run.ID
 		}
-		if denied := who.Check(ask); denied != nil {
+		if denied := s.env(who).Check(ctx, ask); denied != nil {
 			return nil, ask.Object, denied
 		}
 		return runFeed{s, run.ID, filepath.Join(s.Runs, run.ID), !who.IsOperator()}, run.ID, err
@@ -339,10 +339,17 @@ func (s *Streams) feed(ctx context.Context, who caller, name string) (f feed, ob
 	return nil, "", &command.Error{Code: command.CodeNotFound, Message: "there is no such stream", Hint: "events, audit and runs/ID are", Status: http.StatusNotFound}
 }
 
+// env is what a caller is looked at in.
+func (s *Streams) env(who caller) *command.Env {
+	env := command.In("", s.Store)
+	env.Caller = who.Caller
+	return env
+}
+
 // eventsFeed is what happens in the store.
 type eventsFeed struct {
 	*Streams
-	who caller
+	env *command.Env // of who listens
 }
 
 // groupOf is the group of commands that is about an object, by the beginning of its id.
@@ -351,8 +358,8 @@ var groupOf = map[string]string{
 }
 
 // visible says whether a caller could look at what an event is about.
-func visible(c access.Caller, e store.Event) bool {
-	if c.IsOperator() {
+func visible(ctx context.Context, env *command.Env, e store.Event) bool {
+	if env.Caller.IsOperator() {
 		return true
 	}
 	group := ""
@@ -362,7 +369,7 @@ func visible(c access.Caller, e store.Event) bool {
 	if strings.HasPrefix(e.Kind, "memory.") {
 		group = "memory"
 	}
-	return group != "" && c.Check(access.Ask{Access: access.Read, Group: group, Command: "show", Object: e.Object}) == nil
+	return group != "" && env.Check(ctx, access.Ask{Access: access.Read, Group: group, Command: "show", Object: e.Object}) == nil
 }
 
 func (f eventsFeed) news(after int64) bool { return f.eventsEnd.Load() > after }
@@ -376,7 +383,7 @@ func (f eventsFeed) next(ctx context.Context, after int64) (items []item, done b
 			// What was forgotten is told, not passed over.
 			items = append(items, item{id: e.Seq - 1, event: "lost", data: map[string]int64{"from": after + 1, "to": e.Seq - 1}})
 		}
-		items = append(items, item{e.Seq, e.Kind, e, !visible(f.who.Caller, e)})
+		items = append(items, item{e.Seq, e.Kind, e, !visible(ctx, f.env, e)})
 	}
 	return items, false, err
 }
