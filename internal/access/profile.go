@@ -161,6 +161,12 @@ func (p Profile) Check(name string, w Wish) (Wish, error) {
 	return w, nil
 }
 
+// AllowsRepo says whether a repository of the host, or an address, is one that the profile lists.
+func (p Profile) AllowsRepo(asked string) bool {
+	_, ok := p.repo(asked)
+	return ok
+}
+
 func (p Profile) repo(asked string) (string, bool) {
 	if isAddress(asked) {
 		// What stands before the path decides where it leads, so no part of it is left to what a program makes of it.
