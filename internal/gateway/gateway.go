@@ -106,7 +106,12 @@ func (s *Server) tooMany(who caller) time.Duration {
 	if s.Limit == nil || who.IsOperator() {
 		return 0
 	}
-	if ok, after := s.Limit.Allow(who.Name()); !ok {
+	// A run makes children of its key as it likes; they share what it may ask.
+	name := who.Name()
+	if run := who.RunID(); run != "" {
+		name = run
+	}
+	if ok, after := s.Limit.Allow(name); !ok {
 		return max(after, time.Millisecond)
 	}
 	return 0

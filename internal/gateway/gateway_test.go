@@ -1,12 +1,15 @@
 package gateway
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"ravi/internal/contextkey"
+	"ravi/internal/guard"
 	"ravi/internal/store"
 )
 
@@ -193,6 +196,36 @@ func TestRunWire(t *testing.T) {
 	for _, r := range w.records() {
 		if r.Caller == key.ID && (r.RunID != "run1" || r.Decision != store.Allowed) {
 			t.Errorf("record %+v", r)
+		}
+	}
+}
+
+// A run that makes children of its key may ask no more often than one that does not.
+func TestChildrenShareTheRate(t *testing.T) {
+	w := newWorld(t)
+	now := time.Now()
+	w.server.Limit = guard.NewLimiter(1, 2, 10, func() time.Time { return now })
+	const run, host = "run00000000000000000000000001", "gateway.ravi.internal"
+	first, key := w.key(contextkey.Request{RunID: run}, "read:notes", "write:context.issue")
+	serve, end := w.server.Service(run, host)
+	defer func() {
+		if err := end(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	parent, err := w.keys.Recheck(t.Context(), key.ID, contextkey.Wire{RunID: run})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []int{http.StatusOK, http.StatusOK, http.StatusTooManyRequests} {
+		token := first
+		if i > 0 {
+			if token, _, err = w.keys.Issue(t.Context(), parent, contextkey.Request{Capabilities: parent.Key.Capabilities}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if r := overPipe(t, serve, host, token); r.status != want {
+			t.Errorf("call %d: %d, want %d: %s", i, r.status, want, r.body)
 		}
 	}
 }
