@@ -134,7 +134,7 @@ type Ask struct {
 
 // Capability is the smallest that allows it.
 func (a Ask) Capability() Capability {
-	return Capability{Access: a.Access, Group: a.Group, Command: a.Command, Object: a.Object}
+	return Capability(a)
 }
 
 // Capability allows commands of a group on objects. Empty fields are everything; an Object may end with *.

@@ -210,8 +210,13 @@ func isOperator() error {
 	return told
 }
 
-// newAuditor opens the audit.
+// newAuditor opens the audit, and what takes secrets out of it.
 func newAuditor(ctx context.Context, env *command.Env) (command.Auditor, error) {
+	scrub, err := newScrubber(ctx, env, func(error) {}) // nothing that this command writes down comes from a later state
+	if err != nil {
+		return nil, err
+	}
+	env.Scrub = scrub.String
 	log, err := auditLog(ctx, env)
 	return plainAudit{log}, err
 }

@@ -221,11 +221,15 @@ func serveDaemon(ctx context.Context, env *command.Env, drain time.Duration, kee
 	if err != nil {
 		return err
 	}
+	scrub, err := newScrubber(ctx, env, func(err error) { o.Log.Error("secrets that were changed are not known to the audit", "error", err) })
+	if err != nil {
+		return err
+	}
 	boxes := &daemon.Sandboxes{Home: o.Home, Store: o.Store, AuditHead: head, Vault: func() (*secret.Store, error) { return secretStore(env) }, Log: o.Log}
 	o.Boxes = boxes
 	writer := audit.NewWriter(audit.Log{Store: o.Store, Head: head})
 	d := daemon.New(o)
-	s := newGateway(env, o.Home, o.Store, writer, nil)
+	s := newGateway(env, o.Home, o.Store, writer, scrub.String)
 	s.Table = newTable(parts{newSweeper: newSweeper, register: program().register, daemon: d, boxes: boxes})
 	return errors.Join(daemonError(o.Home, d.Run(ctx, s.Handler(contextkey.Wire{}))), writer.Close())
 }

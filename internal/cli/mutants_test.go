@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -46,7 +47,7 @@ func init() {
 // The key of a run may read its own, and write the groups that it was given, on its own.
 func TestCapabilitiesOfRuns(t *testing.T) {
 	full := runs.Options{AgentID: "agt1", SessionID: "ses1", TaskID: "tsk1"}
-	const own = "read:agents@agt1 read:context.whoami read:memory@agt1 read:runs@run1 read:sessions@ses1 read:tasks@tsk1"
+	const own = "read:agents@agt1 read:memory@agt1 read:runs@run1 read:sessions@ses1 read:tasks@tsk1"
 	for _, c := range []struct {
 		connect string
 		of      runs.Options
@@ -58,9 +59,9 @@ func TestCapabilitiesOfRuns(t *testing.T) {
 		{"write=sessions", full, own + " write:sessions.reply@ses1"},
 		{"write=runs", full, own + " write:runs.cancel@run1 write:runs.create"},
 		{"write=context", full, own + " write:context.issue write:context.revoke"},
-		{"read", runs.Options{}, "read:context.whoami read:runs@run1"},
-		{"write=tasks,memory,sessions", runs.Options{}, "read:context.whoami read:runs@run1"},
-		{"write=memory,tasks", runs.Options{TaskID: "tsk1"}, "read:context.whoami read:runs@run1 read:tasks@tsk1 write:tasks.block@tsk1 write:tasks.comment@tsk1 " +
+		{"read", runs.Options{}, "read:runs@run1"},
+		{"write=tasks,memory,sessions", runs.Options{}, "read:runs@run1"},
+		{"write=memory,tasks", runs.Options{TaskID: "tsk1"}, "read:runs@run1 read:tasks@tsk1 write:tasks.block@tsk1 write:tasks.comment@tsk1 " +
 			"write:tasks.done@tsk1 write:tasks.fail@tsk1 write:tasks.report@tsk1 write:tasks.start@tsk1"},
 	} {
 		parsed, err := parseConnect(c.connect)
@@ -69,7 +70,7 @@ func TestCapabilitiesOfRuns(t *testing.T) {
 		}
 		held, err := parsed.capabilities(c.of, "run1")
 		if got := strings.Join(held.Strings(), " "); err != nil || got != c.want {
-			t.Errorf("%s of %+v:\n%s\nwant\n%s (%v)", c.connect, c.of, got, c.want, err)
+			t.Errorf("%s of the task %q:\n%s\nwant\n%s (%v)", c.connect, c.of.TaskID, got, c.want, err)
 		}
 	}
 	for _, text := range []string{"", "none"} {
@@ -97,15 +98,21 @@ func TestWhoMayConnect(t *testing.T) {
 	}{
 		"to read":                 {append(mine, "read:runs"), runInput{TaskID: w.mine.task.ID, Connect: "read"}, ""},
 		"its run only":            {append(mine, "read:runs@MINE.RUN"), runInput{TaskID: w.mine.task.ID, Connect: "read"}, "read:runs@new-run"},
-		"nothing":                 {nil, runInput{Connect: "read"}, "read:context.whoami"},
-		"no memory":               {slices.Delete(append(mine, "read:runs"), 2, 3), runInput{TaskID: w.mine.task.ID, Connect: "read"}, "read:memory@MINE.AGENT"},
+		"nothing":                 {nil, runInput{Connect: "read"}, "read:runs@new-run"},
+		"no memory":               {slices.Delete(append(mine, "read:runs"), 2, 3), runInput{TaskID: w.mine.task.ID, Connect: "read"}, "read:memory.show@MINE.AGENT"},
 		"to write":                {append(mine, "read:runs"), runInput{TaskID: w.mine.task.ID, Connect: "write=tasks"}, "write:tasks.comment@MINE.TASK"},
 		"to write its own":        {append(mine, "read:runs", "write:tasks@MINE.TASK"), runInput{TaskID: w.mine.task.ID, Connect: "write=tasks"}, ""},
-		"another's":               {append(mine, "read:runs", "write:tasks@MINE.TASK"), runInput{TaskID: w.theirs.task.ID, Connect: "read"}, "read:sessions@THEIRS.SESSION"},
+		"another's":               {append(mine, "read:runs", "write:tasks@MINE.TASK"), runInput{TaskID: w.theirs.task.ID, Connect: "read"}, "read:sessions.transcript@THEIRS.SESSION"},
 		"a new task":              {append(mine, "read:runs", "read:tasks", "write:tasks.create"), runInput{Task: "x", Connect: "read"}, ""},
 		"a new task, uncreatable": {append(mine, "read:runs", "read:tasks"), runInput{Task: "x", Connect: "read"}, "write:tasks.create"},
 		"a new task, unreadable":  {append(mine, "read:runs", "write:tasks.create"), runInput{Task: "x", Connect: "read"}, "read:tasks@new-task"},
 		"not connected":           {nil, runInput{Task: "x"}, ""},
+		"to see its session":      {[]string{"read:tasks", "read:memory", "read:sessions.show", "write:*"}, runInput{TaskID: w.mine.task.ID}, "read:sessions.transcript@MINE.SESSION"},
+		"to see its task":         {[]string{"read:sessions", "read:memory", "write:*"}, runInput{TaskID: w.mine.task.ID}, "read:tasks.show@MINE.TASK"},
+		"to see its memory":       {[]string{"read:sessions", "read:tasks", "read:agents", "write:*"}, runInput{TaskID: w.mine.task.ID}, "read:memory.show@MINE.AGENT"},
+		"to see it all":           {mine, runInput{TaskID: w.mine.task.ID}, ""},
+		"to see nothing":          {nil, runInput{TaskID: w.mine.task.ID, Context: "none"}, ""},
+		"to see, in other words":  {nil, runInput{Agent: "anna", Context: "snapshot"}, "read:memory.show@MINE.AGENT"},
 	} {
 		o := base
 		o.Task = c.in.Task
@@ -161,7 +168,7 @@ func TestSubjectOfRuns(t *testing.T) {
 		{runInput{TaskID: w.mine.task.ID, Agent: "bert"}, "", "another agent's"},
 		{runInput{Session: "anna-web", Agent: "bert"}, "", "another agent's"},
 		{runInput{TaskID: talk.ID, Agent: "bert"}, "", "another agent's"},
-		{runInput{TaskID: "tsk0"}, "", "tsk0"}, {runInput{Session: "nothing"}, "", "nothing"}, {runInput{Agent: "nobody"}, "", "nobody"},
+		{runInput{TaskID: "tsk9zz"}, "", "tsk9zz"}, {runInput{Session: "nothing"}, "", "nothing"}, {runInput{Agent: "nobody"}, "", "nobody"},
 		{runInput{Context: "all"}, "", "none or snapshot"},
 	} {
 		o := runs.Options{Store: w.store}
@@ -194,21 +201,33 @@ func (w *world) profile(p access.Profile, capabilities ...string) access.Caller 
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	must[store.Profile](w.t)(w.store.SetProfile(w.t.Context(), store.Profile{Name: "bound", Spec: b}))
+	must[store.Profile](w.t)(w.store.PutProfile(w.t.Context(), store.Profile{Name: "bound", Spec: b}))
 	me := w.holder(capabilities...)
 	me.Key.Profile = "bound"
 	return me
+}
+
+// repository makes a folder one.
+func repository(t *testing.T, dir string) {
+	t.Helper()
+	cmd := exec.Command("git", "init", "-q", dir)
+	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("git init: %v: %s", err, out)
+	}
 }
 
 // Each thing that a run asks of this machine is held against the profile, and what comes back is what was checked.
 func TestEachWishIsBound(t *testing.T) {
 	w := newWorld(t)
 	dir := must[string](t)(filepath.EvalSymlinks(t.TempDir()))
-	for _, d := range []string{"src", "data", "else"} {
-		if err := os.Mkdir(filepath.Join(dir, d), 0o700); err != nil {
+	for _, d := range []string{"src", "data", "else", "whole/part"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
+	repository(t, filepath.Join(dir, "src"))
+	repository(t, filepath.Join(dir, "whole"))
 	for link, to := range map[string]string{"repo": "src", "volume": "data"} {
 		if err := os.Symlink(to, filepath.Join(dir, link)); err != nil {
 			t.Fatal(err)
@@ -216,7 +235,7 @@ func TestEachWishIsBound(t *testing.T) {
 	}
 	at := func(name string) string { return filepath.Join(dir, name) }
 	seven, three := 7, 3
-	me := w.profile(access.Profile{Backends: []string{"gvisor"}, Images: []string{"host"}, Repos: []string{at("src")}, Volumes: []string{at("data") + ":ro"},
+	me := w.profile(access.Profile{Backends: []string{"gvisor"}, Images: []string{"host"}, Repos: []string{at("src"), at("whole/part")}, Volumes: []string{at("data") + ":ro"},
 		Secrets: []string{"DEV"}, Networks: []string{"none", "pypi.org"}, CPUs: 1, MemoryMiB: 512, DiskGB: 4, Timeout: 60, Sandboxes: 1})
 	wish := func(change func(*runs.Options)) (runs.Options, error) {
 		o := runs.Options{Store: w.store, Home: w.home, Repo: at("src"), Config: sandbox.Default(), Timeout: 30 * time.Second}
@@ -226,6 +245,7 @@ func TestEachWishIsBound(t *testing.T) {
 	}
 	for missing, change := range map[string]func(*runs.Options){
 		"the backend host":             func(o *runs.Options) { o.Config.Backend = sandbox.BackendHost },
+		"all of the repository":        func(o *runs.Options) { o.Repo = at("whole/part") },
 		"the image other":              func(o *runs.Options) { o.Config.Image = "other" },
 		"the repository " + at("else"): func(o *runs.Options) { o.Repo = at("else") },
 		"the volume " + at("else"): func(o *runs.Options) {
@@ -340,7 +360,7 @@ func TestSubjectOfKeysRuns(t *testing.T) {
 			t.Errorf("%s: %q, %v; want %q", name, got, err, w.fill(c.want))
 		}
 	}
-	if err := ownSubject(t.Context(), w.env(key(true, true, true, "read:*")), &runsCreateInput{TaskID: "tsk0"}); err == nil || command.AsError(err).Code != command.CodeNotFound {
+	if err := ownSubject(t.Context(), w.env(key(true, true, true, "read:*")), &runsCreateInput{TaskID: "tsk9zz"}); err == nil || command.AsError(err).Code != command.CodeNotFound {
 		t.Errorf("a task that is not, of who may know: %v", err)
 	}
 	in := runsCreateInput{}
@@ -370,11 +390,13 @@ func TestReposOfRuns(t *testing.T) {
 func TestOrderOfARun(t *testing.T) {
 	w := newWorld(t)
 	dir := must[string](t)(filepath.EvalSymlinks(t.TempDir()))
+	w.table = newTable(program())
 	told := filepath.Join(t.TempDir(), "order")
 	t.Setenv(orderEnv, told)
 	if err := os.Mkdir(filepath.Join(dir, "src"), 0o700); err != nil {
 		t.Fatal(err)
 	}
+	repository(t, filepath.Join(dir, "src"))
 	if err := os.Symlink("src", filepath.Join(dir, "link")); err != nil {
 		t.Fatal(err)
 	}
@@ -384,7 +406,8 @@ func TestOrderOfARun(t *testing.T) {
 		Profile: "bound", CreatedAt: store.Now(), ExpiresAt: store.Now().Add(time.Hour)}, nil))
 	create := func(more string) string { return `{"command": ["true"], "cpus": 1, "memory": 512, ` + more + `}` }
 	for input, code := range map[string]string{
-		create(`"repo": "."`): command.CodeUsage, create(`"repo": ""`): command.CodeUsage, create(`"repo": "/"`): command.CodeDenied,
+		create(`"repo": "` + dir + `/src"`): command.CodeDenied, // its context shows more than the task
+		create(`"repo": "."`):               command.CodeUsage, create(`"repo": ""`): command.CodeUsage, create(`"repo": "/"`): command.CodeDenied,
 		create(`"repo": "` + dir + `/src", "backend": "host"`): command.CodeDenied, create(`"repo": "` + dir + `/src", "task_id": "THEIRS.TASK"`): command.CodeDenied,
 		create(`"repo": "` + dir + `/src", "connect": "read"`): command.CodeDenied, create(`"repo": "` + dir + `/src", "session": "bert-web"`): command.CodeDenied,
 		create(`"repo": "` + dir + `/src", "env": {"TOKEN": "abcdefgh12345"}`): command.CodeUsage, create(`"repo": "` + dir + `/src", "timeout": "2h"`): command.CodeDenied,
@@ -399,7 +422,7 @@ func TestOrderOfARun(t *testing.T) {
 		t.Fatal("a run that was refused began")
 	}
 	// The key is that of a run, from whose wires it asks.
-	out := w.allow(me, "runs.create", create(`"repo": "`+dir+`/link", "env": {"A": "b"}`), `"created_by":"ctx_anna"`, `"status":"queued"`)
+	out := w.allow(me, "runs.create", create(`"repo": "`+dir+`/link", "env": {"A": "b"}, "context": "none"`), `"created_by":"ctx_anna"`, `"status":"queued"`)
 	var run store.Run
 	if err := json.Unmarshal([]byte(out), &run); err != nil {
 		t.Fatal(err)
@@ -418,7 +441,7 @@ func TestOrderOfARun(t *testing.T) {
 		t.Errorf("the order is %+v", o)
 	}
 	// One that is one too many is not begun, and stands in the record as such.
-	w.refuse(me, "runs.create", create(`"repo": "`+dir+`/src"`), command.CodeDenied, "room for one more")
+	w.refuse(me, "runs.create", create(`"repo": "`+dir+`/src", "context": "none"`), command.CodeDenied, "room for one more")
 	live := must[[]store.Run](t)(w.store.ListRuns(t.Context(), store.RunFilter{Live: true}))
 	if n := len(slices.DeleteFunc(live, func(r store.Run) bool { return r.CreatedBy != "ctx_anna" })); n != 1 {
 		t.Errorf("%d runs of the key live", n)
