@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 
 	"ravi/internal/access"
@@ -74,6 +75,23 @@ func wholeRepo(ctx context.Context, name string, p access.Profile, path string) 
 	return repo.Top, nil
 }
 
+// maySecret refuses a secret that a caller's profile does not list before it is looked up: which there are, and for which
+// hosts, is nothing that a holder of a key learns.
+func maySecret(ctx context.Context, env *command.Env, st *store.Store, name string) error {
+	if env.Caller.IsOperator() {
+		return nil
+	}
+	profile := own(env).Profile
+	p, err := profileOf(ctx, st, profile)
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(p.Secrets, name) {
+		return command.Denied(&access.Denied{Caller: "the profile " + profile, Missing: "the secret " + name})
+	}
+	return nil
+}
+
 // wishOf is what a run asks of the host, everything said.
 func wishOf(o runs.Options) access.Wish {
 	c := o.Config
@@ -103,8 +121,20 @@ func networksOf(a sandbox.AllowNet) []string {
 	return a.Rules
 }
 
-// boundCount says whether a caller has room for one more, which is recorded already.
+// boundCount says whether a caller has room for one more, which is recorded already; roomForOne, for one that is not.
 func boundCount(ctx context.Context, env *command.Env, st *store.Store) error {
+	return bounded(ctx, env, st, 0)
+}
+
+func roomForOne(ctx context.Context, env *command.Env) error {
+	st, err := env.Store(ctx)
+	if err != nil {
+		return err
+	}
+	return bounded(ctx, env, st, 1)
+}
+
+func bounded(ctx context.Context, env *command.Env, st *store.Store, more int) error {
 	if env.Caller.IsOperator() {
 		return nil
 	}
@@ -117,7 +147,7 @@ func boundCount(ctx context.Context, env *command.Env, st *store.Store) error {
 	if err != nil {
 		return err
 	}
-	if n > p.Sandboxes {
+	if n+more > p.Sandboxes {
 		return command.Denied(&access.Denied{Caller: "the profile " + key.Profile, Missing: "room for one more sandbox"})
 	}
 	return nil

@@ -82,3 +82,43 @@ func TestRepositoryAbove(t *testing.T) {
 		}
 	}
 }
+
+// What a profile does not list is refused before it is looked up: neither its hosts nor that it is there are told.
+func TestSecretsOfProfiles(t *testing.T) {
+	w := newWorld(t)
+	me := w.holder("write:runs.create")
+	for _, name := range []string{"PROD", "NONE"} {
+		o := runs.Options{Store: w.store, Config: sandbox.Default()}
+		err := runSecrets(t.Context(), w.env(me), runInput{Secrets: []string{name}}, &o)
+		if !errors.Is(err, access.ErrDenied) || !strings.Contains(command.AsError(err).Message, "the secret "+name+", which the profile default") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	o := runs.Options{Store: w.store, Config: sandbox.Default()}
+	if err := runSecrets(t.Context(), w.env(access.AsOperator()), runInput{Secrets: []string{"NONE"}}, &o); err == nil || command.AsError(err).Code != command.CodeNotFound {
+		t.Errorf("the operator: %v", err)
+	}
+}
+
+// Who has as many runs as the profile allows leaves no record by asking for more.
+func TestRefusedRunsAreNotRecorded(t *testing.T) {
+	w := newWorld(t)
+	repo := t.TempDir()
+	if out, err := exec.CommandContext(t.Context(), "git", "init", "-q", repo).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	p := access.DefaultProfile()
+	p.Repos, p.Sandboxes = []string{repo}, 0
+	spec, err := json.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	must[store.Profile](t)(w.store.PutProfile(t.Context(), store.Profile{Name: "full", Spec: spec}))
+	me := w.holder("write:runs.create", "write:tasks.create", "read:*")
+	me.Key.Profile = "full"
+	before := w.changes()
+	_, err = createRun(t.Context(), w.env(me), runsCreateInput{Repo: repo, Task: "a task of its own", Command: []string{"true"}})
+	if !errors.Is(err, access.ErrDenied) || !strings.Contains(command.AsError(err).Message, "room for one more sandbox") || w.changes() != before {
+		t.Errorf("got %v; %d events", err, w.changes()-before)
+	}
+}

@@ -33,6 +33,9 @@ func runSecrets(ctx context.Context, env *command.Env, in runInput, o *runs.Opti
 		if slices.Contains(o.Secrets, name) {
 			continue
 		}
+		if err := maySecret(ctx, env, o.Store, name); err != nil {
+			return err
+		}
 		about, err := vault.Get(ctx, name)
 		if err != nil {
 			return secretError(err)

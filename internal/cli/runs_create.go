@@ -125,7 +125,10 @@ func createRun(ctx context.Context, env *command.Env, in runsCreateInput) (run s
 	if in.Repo, err = absoluteRepo(in.Repo, env); err != nil {
 		return run, err
 	}
-	// Everything that can be refused is refused before anything is recorded.
+	// Everything that can be refused is refused before anything is recorded: who is refused may ask again and again.
+	if err := roomForOne(ctx, env); err != nil {
+		return run, err
+	}
 	o, err := runOptions(ctx, env, in.run())
 	if err != nil {
 		return run, err
