@@ -59,13 +59,18 @@ type Config struct {
 	Debug         Debug `json:"debug"`
 }
 
-// Debug configures the inspection service of a program that embeds this
-// package. It is accepted now and served together with the daemon.
+// Debug configures the debug socket of a program that embeds this package: on it
+// `ravi sandbox ls|exec|shell --socket PATH` see the sandboxes that the program has
+// opened with it, and run commands in them. Who connects is the same user, outside
+// of any sandbox, and nobody else. It is there while such a sandbox is open. Each
+// program needs a socket of its own: Open fails with ErrInUse where there is one.
 type Debug struct {
 	Enabled bool `json:"enabled"`
-	// Socket is the path of its socket; relative means beneath Ravi's home.
-	Socket          string `json:"socket"`
-	MaxMessageBytes int    `json:"max_message_bytes"`
+	// Socket is its path; relative means beneath Ravi's home. Its folder must be
+	// closed to others, and is made if there is none.
+	Socket string `json:"socket"`
+	// MaxMessageBytes bounds each request, and each line of an answer.
+	MaxMessageBytes int `json:"max_message_bytes"`
 }
 
 // Default is the configuration that applies where none is given.

@@ -60,6 +60,7 @@ type Sandbox struct {
 	serviceNames []string
 	servicesDir  string  // where they listen; host backend only
 	visits       *visits // nil without services
+	debug        *debugBox
 
 	closeOnce sync.Once
 	closeErr  error
@@ -129,7 +130,7 @@ func NewID() string { return "sbx" + strings.ToLower(ulid.Make().String()) }
 // Open starts a sandbox. workspace is the folder of the host that it works on,
 // or empty for none. The caller must Close it; if this process ends without
 // that, even by SIGKILL, the sandbox ends with it. Every error is an *InitError.
-func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (*Sandbox, error) {
+func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (opened *Sandbox, err error) {
 	var o options
 	for _, f := range opts {
 		f(&o)
@@ -190,6 +191,14 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (*S
 	if err != nil {
 		return fail("workspace", err, "check the path")
 	}
+	if err := sb.joinDebug(o.home); err != nil {
+		return fail("config", err, "")
+	}
+	defer func() {
+		if opened == nil {
+			_ = sb.debug.leave() // the failure that is being reported is the one to know
+		}
+	}()
 	if sb.record != nil {
 		if err := sb.record.Creating(ctx, Info{ID: sb.ID, Backend: name, Image: cfg.Image, Dir: dir, Workspace: sb.workspace, Config: cfg}); err != nil {
 			return fail("create", fmt.Errorf("recording the sandbox: %w", err), "")
@@ -265,6 +274,7 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (*S
 		ended(keeper.ReasonFailed)
 		return fail("create", err, "")
 	}
+	sb.debug.show()
 	return sb, nil
 }
 
@@ -435,6 +445,9 @@ func (s *Sandbox) Checkpoint(ctx context.Context, dir string) error {
 // Detach lets go of the sandbox without ending it. Of an owner it lives on for
 // the grace that it was opened or taken over with.
 func (s *Sandbox) Detach() {
+	// First, while what was started by way of it can still be ended. How the
+	// socket itself ended is in the program's log.
+	_ = s.debug.leave()
 	s.inst.Detach()
 	s.line.hangUp()
 	s.visits.end()
@@ -452,7 +465,7 @@ func (s *Sandbox) Close() error {
 		}
 		ctx, cancel := context.WithTimeoutCause(context.Background(), 30*time.Second, errors.New("it did not end within 30 s"))
 		defer cancel()
-		s.closeErr = s.inst.Close(ctx)
+		s.closeErr = errors.Join(s.inst.Close(ctx), s.debug.leave())
 		s.line.hearTheRest()
 		s.visits.end()
 		s.client.HTTP.CloseIdleConnections()
