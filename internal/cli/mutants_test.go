@@ -17,6 +17,7 @@ import (
 	"ravi/internal/procid"
 	"ravi/internal/redact"
 	runs "ravi/internal/run"
+	"ravi/internal/secret"
 	"ravi/internal/store"
 	"ravi/sandbox"
 )
@@ -289,7 +290,7 @@ func TestEachWishIsBound(t *testing.T) {
 	}
 	me = w.holder("write:*")
 	me.Key.Profile = "gone"
-	if _, err := wish(func(*runs.Options) {}); err == nil {
+	if _, err := wish(func(o *runs.Options) { o.Repo = "" }); err == nil {
 		t.Error("a profile that is gone allows something")
 	}
 	me = access.AsOperator()
@@ -496,6 +497,66 @@ func TestWithAKeyNothingIsDoneHere(t *testing.T) {
 			if said := stdout.String() + stderr.String(); !strings.Contains(strings.ToLower(said), "gateway") && !strings.Contains(said, runs.EnvKey) && !strings.Contains(said, "key") {
 				t.Errorf("%q with %q: %s", args, key, said)
 			}
+		}
+	}
+}
+
+// Of writings that are to be decided together none is if one cannot be; and a list of what waits is of those that may be seen.
+func TestPendingMemory(t *testing.T) {
+	w := newWorld(t)
+	op := access.AsOperator()
+	write := func(agent, path string) store.MemoryFile {
+		return must[store.MemoryFile](t)(w.store.WriteMemory(t.Context(), store.MemoryFile{AgentID: agent, Kind: store.MemoryNote, Path: path, Content: "x", State: store.MemoryPending}))
+	}
+	one, two, theirs := write(w.mine.agent.ID, "one.md"), write(w.mine.agent.ID, "two.md"), write(w.theirs.agent.ID, "three.md")
+	w.allow(op, "memory.reject", `{"ids": ["`+two.ID+`"]}`)
+	for _, name := range []string{"memory.approve", "memory.reject"} {
+		for id, code := range map[string]string{two.ID: command.CodeConflict, "memnothing": command.CodeNotFound} {
+			w.refuse(op, name, `{"ids": ["`+one.ID+`", "`+id+`"]}`, code, "")
+		}
+		if m := must[store.MemoryFile](t)(w.store.MemoryByID(t.Context(), one.ID)); m.State != store.MemoryPending {
+			t.Fatalf("%s: it is %s", name, m.State)
+		}
+	}
+	list := w.allow(w.holder("read:memory@MINE.AGENT"), "memory.pending", "", one.ID)
+	if strings.Contains(list, theirs.ID) || strings.Contains(list, two.ID) {
+		t.Errorf("got %s", list)
+	}
+	none := w.holder("read:memory@agt*")
+	none.Key.AgentID = ""
+	w.deny(none, "memory.pending", "", "read:memory.pending")
+	w.allow(none, "memory.pending", `{"agent": "bert"}`, theirs.ID)
+}
+
+// A list of keys is of those that the caller may list, of its own and its descendants.
+func TestWhichKeysAreListed(t *testing.T) {
+	w := newWorld(t)
+	key, me := w.issue(access.AsOperator(), `{"agent": "anna", "allow": ["write:context.issue", "read:context"]}`)
+	child, _ := w.issue(me, `{"allow": ["read:context"]}`)
+	few := access.WithKey(*me.Key)
+	few.Key.Capabilities = access.Capabilities{{Access: access.Read, Group: "context", Command: "ls", Object: key.ID}}
+	if list := w.allow(few, "context.ls", "", key.ID); strings.Contains(list, child.ID) {
+		t.Errorf("got %s", list)
+	}
+	w.allow(me, "context.ls", "", key.ID, child.ID)
+}
+
+// A task that holds the value of a secret does not bring it into the record.
+func TestTasksOfRunsHoldNoSecret(t *testing.T) {
+	w := newWorld(t)
+	w.table = newTable(program())
+	t.Setenv(orderEnv, filepath.Join(t.TempDir(), "order"))
+	st := must[*secret.Store](t)(secret.Open(w.home))
+	if _, err := st.Set(t.Context(), "TOKEN", secret.Change{Hosts: []string{"api.example.com"}, Source: &secret.Source{Value: secret.NewValue("hidden-value-1234")}}); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	repository(t, dir)
+	w.refuse(access.AsOperator(), "runs.create", `{"repo": "`+dir+`", "command": ["echo", "hidden-value-1234"]}`, command.CodeUsage, "holds the value of a secret")
+	w.allow(access.AsOperator(), "runs.create", `{"repo": "`+dir+`", "command": ["true"], "task": "use hidden-value-1234"}`)
+	for _, r := range must[[]store.Run](t)(w.store.ListRuns(t.Context(), store.RunFilter{})) {
+		if strings.Contains(r.Task, "hidden") {
+			t.Errorf("the record says %q", r.Task)
 		}
 	}
 }
