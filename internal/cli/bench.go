@@ -46,8 +46,8 @@ The measures are:
     cable    what the TCP/IP stack of an idle sandbox holds
     netmem   what the network's two processes take
   crowd    100 sandboxes that receive at once: only if it is named
-  gateway  all that is about the daemon and its gateway, with 10,000 runs, 10,000
-           tasks and 100,000 messages in the store: only if it is named
+  gateway  all that is about the daemon and its gateway, with 10,000 runs,
+           10,000 tasks and 100,000 messages in the store: only if it is named
     gw_read    a task is read, with a key and by the operator; beside, the same
                listener with an answer that was there
     gw_rate    64 clients at once, and what processor time a read takes

@@ -46,8 +46,8 @@ crash left behind. Runs do not depend on it: they go on if it ends.`,
 	command.Add(t, command.Spec[daemonStartInput, daemonShown]{
 		Group: "daemon", Name: "start", Access: command.Write, Reach: command.LocalOnly,
 		Summary: "Start the daemon in the background",
-		Long: `Starts the daemon, and returns once it accepts calls. If it runs already, nothing
-is changed.`,
+		Long: `Starts the daemon, and returns once it accepts calls. If it runs already,
+nothing is changed.`,
 		Examples: []command.Example{{Line: "ravi daemon start"}},
 		Handler: func(ctx context.Context, env *command.Env, _ daemonStartInput) (daemonShown, error) {
 			if err := startDaemon(ctx, env); err != nil {

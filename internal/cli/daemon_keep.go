@@ -16,9 +16,10 @@ func addDaemonKeep(t *command.Table) {
 	command.Add(t, command.Spec[daemonBackupInput, daemonBackup]{
 		Group: "daemon", Name: "backup", Access: command.Read, Reach: command.LocalOnly,
 		Summary: "Copy the database while it is in use",
-		Long: `Writes the database as it is at this moment to a new file, which is yours alone.
-Nothing has to be stopped. Put back, it lacks what came later, also in the audit:
-see ravi audit accept. Secrets, config.json and the folders of runs are not in it.`,
+		Long: `Writes the database as it is at this moment to a new file, which is yours
+alone. Nothing has to be stopped. Put back, it lacks what came later, also in
+the audit: see ravi audit accept. Secrets, config.json and the folders of runs
+are not in it.`,
 		Examples: []command.Example{{Line: "ravi daemon backup ravi-monday.db"}},
 		Handler: func(ctx context.Context, env *command.Env, in daemonBackupInput) (out daemonBackup, err error) {
 			st, err := env.Store(ctx)

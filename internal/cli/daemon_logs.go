@@ -19,9 +19,9 @@ func addDaemonLogs(t *command.Table) {
 	command.Add(t, command.Spec[daemonLogsInput, daemonLogs]{
 		Group: "daemon", Name: "logs", Access: command.Read, Reach: command.LocalOnly,
 		Summary: "Show what the daemon logged",
-		Long: `Shows the last lines of daemon.log in Ravi's home, and with --follow goes on with
-those that come, until Ctrl-C. A daemon that a service manager runs logs there:
-journalctl --user -u ravi, or journalctl -u ravi.`,
+		Long: `Shows the last lines of daemon.log in Ravi's home, and with --follow goes on
+with those that come, until Ctrl-C. A daemon that a service manager runs logs
+there: journalctl --user -u ravi, or journalctl -u ravi.`,
 		Examples: []command.Example{{Line: "ravi daemon logs"}, {Line: "ravi daemon logs -f"}},
 		Defaults: daemonLogsInput{Lines: 50},
 		Handler:  showDaemonLogs,
