@@ -23,7 +23,9 @@ func (c *Command) Call(ctx context.Context, env *Env, in any) (any, error) {
 	if err != nil {
 		if errors.Is(err, access.ErrDenied) {
 			record.Decision, record.Reason = store.Denied, AsError(err).Message
-			err = errors.Join(err, c.write(ctx, env, record))
+			if werr := c.write(ctx, env, record); werr != nil {
+				err = werr // a refusal that nobody would know of is a fault first
+			}
 		}
 		return nil, err
 	}

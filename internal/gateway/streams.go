@@ -332,7 +332,9 @@ func (s *Streams) feed(ctx context.Context, who caller, name string) (f feed, ob
 			ask.Object = run.ID
 		}
 		if denied := s.env(who).Check(ctx, ask); denied != nil {
-			return nil, ask.Object, denied
+			// The refusal says what was typed: a beginning of an id leads nobody to the id.
+			ask.Object = id
+			return nil, id, &access.Denied{Caller: who.Name(), Missing: ask.Capability().String()}
 		}
 		return runFeed{s, run.ID, filepath.Join(s.Runs, run.ID), !who.IsOperator()}, run.ID, err
 	}

@@ -3,6 +3,7 @@ package gateway
 import (
 	"bufio"
 	"context"
+	"io"
 	"encoding/json"
 	"net"
 	"net/http"
@@ -201,13 +202,23 @@ func TestStreamsThatAreRefused(t *testing.T) {
 	if r := w.do(http.MethodGet, w.tcp, Root+"_stream/events", "", ""); r.status != 401 {
 		t.Errorf("without a key: %d", r.status)
 	}
+	// The beginning of a run's id leads nobody to the id.
+	run, err := w.store.InsertRun(t.Context(), store.Run{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	short := run.ID[:len(run.ID)-2]
+	l := w.listen("runs/"+short, token, "")
+	if said, err := io.ReadAll(l.res.Body); err != nil || l.res.StatusCode != 403 || !strings.Contains(string(said), short) || strings.Contains(string(said), run.ID) {
+		t.Errorf("by its beginning: %d %s, %v", l.res.StatusCode, said, err)
+	}
 	denied := 0
 	for _, r := range w.records() {
 		if r.Caller == key.ID && r.Decision == store.Denied && strings.HasPrefix(r.Action, "stream.") {
 			denied++
 		}
 	}
-	if denied != 2 {
+	if denied != 3 {
 		t.Errorf("%d denials are in the audit", denied)
 	}
 }
