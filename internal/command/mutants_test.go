@@ -170,10 +170,10 @@ func TestRecordsOfCalls(t *testing.T) {
 			t.Errorf("a record holds a secret: %+v", r)
 		}
 	}
-	// A refusal whose record cannot be written says both.
+	// A refusal whose record cannot be written is told as that fault.
 	full := errors.New("disk full")
 	_, err := change.Call(t.Context(), &Env{Caller: holderOf(t, "read:*"), Auditor: &ledger{full: full}}, change.NewInput())
-	if !errors.Is(err, access.ErrDenied) || !errors.Is(err, full) {
+	if AsError(err).Code != CodeUnavailable || !errors.Is(err, full) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -3,8 +3,8 @@ package gateway
 import (
 	"bufio"
 	"context"
-	"io"
 	"encoding/json"
+	"io"
 	"net"
 	"net/http"
 	"os"
