@@ -43,6 +43,7 @@ type Sandbox struct {
 	workspace string // real path on the host; empty: none
 	root      string // the workspace as the sandbox sees it
 	volumes   []Volume
+	realPaths bool
 	user      string
 	env       map[string]string // for the caller's own commands; host backend only
 	context   string            // where the folder of WithContext is seen
@@ -98,6 +99,7 @@ type options struct {
 	extraCAs   map[string]string
 	secrets    []Secret
 	services   map[string]Service
+	realPaths  bool
 }
 
 // Option changes how Open works.
@@ -110,6 +112,10 @@ func WithHome(dir string) Option { return func(o *options) { o.home = dir } }
 // which another process may take it over (WithTakeOver). Without it, the sandbox
 // ends with this process.
 func WithGrace(d time.Duration) Option { return func(o *options) { o.grace = d } }
+
+// WithRealPaths refuses a workspace or a volume whose path has a symbolic link in it: who asked was allowed the path as
+// it stands, with every link followed, and no place that it leads to since.
+func WithRealPaths() Option { return func(o *options) { o.realPaths = true } }
 
 // WithRecorder has the sandbox recorded.
 func WithRecorder(r Recorder) Option { return func(o *options) { o.recorder = r } }
@@ -183,6 +189,7 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (op
 	if err := sb.takeServices(o.services); err != nil {
 		return fail("config", err, "")
 	}
+	sb.realPaths = o.realPaths
 	mounts, err := sb.mounts(o.home, workspace)
 	if err != nil {
 		return fail("workspace", err, "")

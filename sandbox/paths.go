@@ -34,7 +34,7 @@ func (s *Sandbox) mounts(home, workspace string) ([]backend.Mount, error) {
 		if s.backend == BackendHost {
 			s.root = real
 		}
-		out = append(out, backend.Mount{Host: real, Guest: s.root, Own: true, Overlay: s.cfg.Workspace == WorkspaceOverlay})
+		out = append(out, backend.Mount{Host: real, Guest: s.root, Own: true, Real: true, Overlay: s.cfg.Workspace == WorkspaceOverlay})
 	}
 	for _, v := range s.cfg.ExtraVolumes {
 		real, err := s.hostPath(home, "volume", v.Host)
@@ -42,7 +42,7 @@ func (s *Sandbox) mounts(home, workspace string) ([]backend.Mount, error) {
 			return nil, err
 		}
 		s.volumes = append(s.volumes, Volume{Host: real, Guest: filepath.Clean(v.Guest), ReadOnly: v.ReadOnly})
-		out = append(out, backend.Mount{Host: real, Guest: filepath.Clean(v.Guest), ReadOnly: v.ReadOnly, Own: true})
+		out = append(out, backend.Mount{Host: real, Guest: filepath.Clean(v.Guest), ReadOnly: v.ReadOnly, Own: true, Real: true})
 	}
 	return out, nil
 }
@@ -57,6 +57,9 @@ func (s *Sandbox) hostPath(home, what, path string) (string, error) {
 	real, err := filepath.EvalSymlinks(abs)
 	if err != nil {
 		return "", &InitError{Stage: "workspace", Err: fmt.Errorf("the %s %s: %w", what, path, unwrapPath(err)), Hint: "check the path"}
+	}
+	if s.realPaths && real != abs {
+		return "", &InitError{Stage: "workspace", Err: fmt.Errorf("the %s %s leads elsewhere since it was checked", what, path), Hint: "try again, once nobody moves it"}
 	}
 	closed := append([]string{home}, socketDirs...)
 	if x := os.Getenv("XDG_RUNTIME_DIR"); x != "" {

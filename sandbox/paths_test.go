@@ -163,3 +163,34 @@ func TestLayDown(t *testing.T) {
 		})
 	}
 }
+
+// A path that was checked for somebody is taken as it stands: a link that came into it since is refused.
+func TestRealPaths(t *testing.T) {
+	base, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	home, there, link := filepath.Join(base, "home"), filepath.Join(base, "there"), filepath.Join(base, "link")
+	for _, dir := range []string{home, filepath.Join(there, "below")} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(there, link); err != nil {
+		t.Fatal(err)
+	}
+	for path, fine := range map[string]bool{there: true, filepath.Join(there, "below"): true, link: false, filepath.Join(link, "below"): false} {
+		cfg := Default()
+		cfg.ExtraVolumes = []Volume{{Host: path, Guest: "/mnt/x"}}
+		got, err := (&Sandbox{root: guestWorkspace, cfg: cfg, realPaths: true}).mounts(home, "")
+		if fine != (err == nil) || fine && !got[0].Real {
+			t.Errorf("volume %s: %v", path, err)
+		}
+		if _, err := (&Sandbox{root: guestWorkspace, cfg: Default(), realPaths: true}).mounts(home, path); fine != (err == nil) {
+			t.Errorf("workspace %s: %v", path, err)
+		}
+		if _, err := (&Sandbox{root: guestWorkspace, cfg: cfg}).mounts(home, ""); err != nil {
+			t.Errorf("the operator's %s: %v", path, err)
+		}
+	}
+}

@@ -60,6 +60,9 @@ type Mount struct {
 	// Own shows the files of the host directory's owner as the guest user's,
 	// and what that user makes as the owner's.
 	Own bool
+	// Real says that Host has no symbolic link in it. If it has one when the sandbox is made, somebody put it there
+	// since the path was checked, and it is refused.
+	Real bool
 }
 
 // Instance is one sandbox. Its methods may be called by several goroutines.

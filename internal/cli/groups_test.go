@@ -328,6 +328,9 @@ func TestKeysWriteTheirOwn(t *testing.T) {
 	for _, role := range []string{"system", "assistant", "tool", "root", ""} {
 		w.deny(me, "sessions.send", `{"session": "MINE.SESSION", "text": "x", "role": "`+role+`"}`, "the operator: a message of the role")
 	}
+	for _, name := range []string{"operator", " Operator", "RAVI"} {
+		w.deny(me, "sessions.send", `{"session": "MINE.SESSION", "text": "x", "author": "`+name+`"}`, "the operator: a message of")
+	}
 
 	for name, input := range map[string]string{
 		"tasks.comment": `{"task": "THEIRS.TASK", "text": "x"}`, "tasks.report": `{"task": "THEIRS.TASK", "text": "x"}`,

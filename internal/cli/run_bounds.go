@@ -52,7 +52,8 @@ func boundRun(ctx context.Context, env *command.Env, o *runs.Options) error {
 	if w.Repo, err = wholeRepo(ctx, key.Profile, p, w.Repo); err != nil {
 		return err
 	}
-	o.Repo, o.Config.Backend = w.Repo, w.Backend
+	o.Repo, o.Config.Backend, o.RealPaths = w.Repo, w.Backend, true
+	o.RepoAllowed = func(top string) error { return repoAllowed(key.Profile, p, top) }
 	for i := range o.Config.ExtraVolumes {
 		o.Config.ExtraVolumes[i].Host = w.Volumes[i].Host
 	}
@@ -69,7 +70,7 @@ func wholeRepo(ctx context.Context, name string, p access.Profile, path string) 
 	if err != nil {
 		return "", err
 	}
-	if !p.AllowsRepo(repo.Top) {
+	if err := repoAllowed(name, p, repo.Top); err != nil {
 		return "", command.Denied(&access.Denied{Caller: "the profile " + name, Missing: "all of the repository that " + path + " is a part of"})
 	}
 	return repo.Top, nil
@@ -90,6 +91,14 @@ func maySecret(ctx context.Context, env *command.Env, st *store.Store, name stri
 		return command.Denied(&access.Denied{Caller: "the profile " + profile, Missing: "the secret " + name})
 	}
 	return nil
+}
+
+// repoAllowed is asked again when the run looks for its repository: it may lie elsewhere by then.
+func repoAllowed(name string, p access.Profile, top string) error {
+	if p.AllowsRepo(top) {
+		return nil
+	}
+	return command.Denied(&access.Denied{Caller: "the profile " + name, Missing: "the repository that was found"})
 }
 
 // wishOf is what a run asks of the host, everything said.

@@ -213,7 +213,9 @@ func (in createInput) wanted(ctx context.Context, env *command.Env) (w daemon.Wa
 		Name: in.Name, CreatedBy: env.Caller.Name(), Config: o.Config, Workspace: in.Workspace, TTL: o.Timeout, Grace: in.Grace, Secrets: o.Secrets,
 		Check: func(ctx context.Context) error { return boundCount(ctx, env, st) },
 	}
-	w.Options, err = own.options()
+	if w.Options, err = own.options(); o.RealPaths {
+		w.Options = append(w.Options, sandbox.WithRealPaths())
+	}
 	return w, err
 }
 

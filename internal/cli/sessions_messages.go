@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"ravi/internal/access"
 	"ravi/internal/command"
 	"ravi/internal/store"
 	safe "ravi/internal/term"
@@ -113,6 +114,11 @@ func sendMessage(ctx context.Context, env *command.Env, in sessionsSendInput) (s
 		return store.Message{}, err
 	}
 	m := store.Message{SessionID: c.ID, Role: store.Role(in.Role), Author: in.Author, Channel: in.Channel, Text: in.Text}
+	if reservedAuthor(m.Author) {
+		if err := forOperator(env, fmt.Sprintf("a message of %.20q", m.Author)); err != nil {
+			return store.Message{}, err
+		}
+	}
 	if m.Author == "" {
 		if m.Author, err = author(ctx, env); err != nil {
 			return m, err
@@ -267,4 +273,10 @@ func printTranscript(env *command.Env, w io.Writer, t transcript) error {
 		fmt.Fprintf(w, "\nthere is more: add --after %s\n", t.Next)
 	}
 	return nil
+}
+
+// reservedAuthor says whether a name would pass for the operator's or Ravi's own.
+func reservedAuthor(name string) bool {
+	name = strings.ToLower(strings.TrimSpace(name))
+	return name == access.Operator || name == "ravi"
 }

@@ -44,6 +44,9 @@ const (
 	SlideEvery = 5 * time.Minute
 )
 
+// MaxChildren is how many children of one key live at once. Two that are issued at the same moment may pass together.
+const MaxChildren = 100
+
 // Why a key is not taken.
 var (
 	ErrRefused   = errors.New("the context key is not taken")
@@ -117,6 +120,13 @@ func (k Keys) Issue(ctx context.Context, by access.Caller, r Request) (token str
 		}
 		if err := narrow(&key, parents[0], r.Capabilities); err != nil {
 			return "", store.Key{}, err
+		}
+		n, err := k.Store.CountKeys(ctx, store.KeyFilter{Live: true, ParentID: by.Key.ID})
+		if err != nil {
+			return "", store.Key{}, err
+		}
+		if n >= MaxChildren {
+			return "", store.Key{}, fmt.Errorf("%w: %s has %d children that live, which is the most", ErrExceeds, by.Key.ID, n)
 		}
 	case !by.IsOperator():
 		return "", store.Key{}, fmt.Errorf("%w: nobody cannot issue a key", access.ErrDenied)

@@ -205,6 +205,23 @@ func TestNarrow(t *testing.T) {
 	}
 }
 
+func TestFewChildren(t *testing.T) {
+	k, _, _ := newKeys(t)
+	token, _ := issue(t, k, access.AsOperator(), Request{Capabilities: capabilities(t, "read:tasks")})
+	parent := resolve(t, k, token, Wire{})
+	var last store.Key
+	for range MaxChildren {
+		_, last = issue(t, k, parent, Request{})
+	}
+	if _, _, err := k.Issue(t.Context(), parent, Request{}); !errors.Is(err, ErrExceeds) {
+		t.Errorf("one more: %v", err)
+	}
+	if _, err := k.Revoke(t.Context(), access.AsOperator(), last.ID, ""); err != nil {
+		t.Fatal(err)
+	}
+	issue(t, k, parent, Request{})
+}
+
 // A row that somebody changed behind our back gives no more than its parent's.
 func TestLineageCannotBeEdited(t *testing.T) {
 	k, _, home := newKeys(t)

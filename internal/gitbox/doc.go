@@ -56,6 +56,7 @@ type Limits struct {
 	DirtyBytes int64         // their size together (4 GiB)
 	PatchBytes int64         // size of a patch (512 MiB)
 	Refs       int           // branches and tags (200,000)
+	Beside     string        // a folder that is never taken along, wherever it lies: who runs this keeps its own things there
 	List       time.Duration // time for listing a work tree (5 min): a FIFO named .gitignore blocks git for ever
 }
 

@@ -67,6 +67,10 @@ func (r *Repo) snapshot(ctx context.Context, src, dst box, tmp string, lim Limit
 	if err != nil {
 		return nil, err
 	}
+	snap := &snapshot{}
+	if changed, others, err = snap.without(r.Top, lim.Beside, changed, others); err != nil {
+		return nil, err
+	}
 	for p := range unmerged {
 		changed = append(changed, p)
 	}
@@ -80,7 +84,6 @@ func (r *Repo) snapshot(ctx context.Context, src, dst box, tmp string, lim Limit
 	for _, e := range entries {
 		index[e.path] = e
 	}
-	snap := &snapshot{}
 	todo, err := snap.choose(ctx, r, src, index, changed, others)
 	if err != nil {
 		return nil, err
@@ -112,6 +115,33 @@ func (r *Repo) snapshot(ctx context.Context, src, dst box, tmp string, lim Limit
 	slices.Sort(snap.left)
 	slices.Sort(snap.filtered)
 	return snap, err
+}
+
+// without leaves out what lies in a folder.
+func (s *snapshot) without(top, folder string, changed, others []string) (_, _ []string, err error) {
+	if folder == "" {
+		return changed, others, nil
+	}
+	if folder, err = filepath.EvalSymlinks(folder); err != nil {
+		return nil, nil, err
+	}
+	at, err := filepath.Rel(top, folder)
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case at == ".":
+		return nil, nil, fmt.Errorf("%w: %s is where this program keeps its own things", ErrRefused, printable(top))
+	case at == ".." || strings.HasPrefix(at, "../"):
+		return changed, others, nil
+	}
+	inside := func(path string) bool {
+		in := path == at || strings.HasPrefix(path, at+"/")
+		if in && !slices.Contains(s.left, at) {
+			s.left = append(s.left, at)
+		}
+		return in
+	}
+	return slices.DeleteFunc(changed, inside), slices.DeleteFunc(others, inside), nil
 }
 
 func nulList(list []string) string {

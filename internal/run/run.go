@@ -44,6 +44,10 @@ type Options struct {
 	// Repo is a path or an address; Ref names what to start from, or is empty
 	// for the work tree as it lies.
 	Repo, Ref string
+	// RealPaths takes volumes only where they were checked: their paths have no symbolic link in them. RepoAllowed, which
+	// may be nil, is asked about the repository that was found, which may begin above Repo.
+	RealPaths   bool
+	RepoAllowed func(top string) error
 	// Task is the text of TASK.md; empty: none is laid.
 	Task string
 	// Whom the run is for, by full ids; all may be empty. CreatedBy is who asked for it, as in the audit.
@@ -355,6 +359,9 @@ func (s *state) open(ctx context.Context, secrets []sandbox.Secret) (*sandbox.Sa
 	}
 	opts = append(opts, sandbox.WithExtraCAs(s.ExtraCAs))
 	opts = append(opts, s.contextOptions()...)
+	if s.RealPaths {
+		opts = append(opts, sandbox.WithRealPaths())
+	}
 	if len(secrets) > 0 {
 		opts = append(opts, sandbox.WithSecrets(secrets...))
 	}
@@ -386,7 +393,12 @@ func (s *state) export(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	s.base, err = repo.Export(ctx, s.Ref, dir, gitbox.Limits{})
+	if s.RepoAllowed != nil && path == s.Repo {
+		if err := s.RepoAllowed(repo.Top); err != nil {
+			return err
+		}
+	}
+	s.base, err = repo.Export(ctx, s.Ref, dir, gitbox.Limits{Beside: s.Home})
 	if err != nil {
 		return err
 	}

@@ -82,7 +82,7 @@ func (Backend) Create(ctx context.Context, s backend.Spec) (backend.Instance, er
 	}
 	req.Env = append(req.Env, link.EnvToken+"="+req.LinkToken)
 	for _, m := range s.Mounts {
-		gm := Mount{Host: m.Host, Guest: m.Guest, ReadOnly: m.ReadOnly, Overlay: m.Overlay, Mapped: m.Own}
+		gm := Mount{Host: m.Host, Guest: m.Guest, ReadOnly: m.ReadOnly, Overlay: m.Overlay, Mapped: m.Own, Real: m.Real}
 		if m.Own {
 			var st syscall.Stat_t
 			if err := syscall.Stat(m.Host, &st); err != nil {

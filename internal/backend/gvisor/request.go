@@ -55,6 +55,8 @@ type Mount struct {
 	// Mapped says whether that translation is wanted; without it the mount is
 	// seen by the user namespace's own rules: as nobody's, world-readable only.
 	Mapped bool `json:"mapped"`
+	// Real refuses a path with a symbolic link in it.
+	Real bool `json:"real"`
 }
 
 // GuestUser is the uid and gid of the guest's ordinary user.

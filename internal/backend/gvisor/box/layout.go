@@ -175,7 +175,7 @@ func takeTree(path, at string, m gvisor.Mount, recursive bool, ids *idMaps) (t t
 	if recursive {
 		flags |= unix.AT_RECURSIVE
 	}
-	fd, err := unix.OpenTree(unix.AT_FDCWD, path, flags)
+	fd, err := openTree(path, flags, m.Real)
 	if err != nil {
 		return t, hinted{fmt.Errorf("cannot take %s into the sandbox: %w", path, err), "check that it exists and is not a symbolic link"}
 	}
@@ -198,6 +198,9 @@ func takeTree(path, at string, m gvisor.Mount, recursive bool, ids *idMaps) (t t
 			return t, err
 		}
 		if ns != nil {
+			if m.Real && (st.Uid != m.OwnerUID || st.Gid != m.OwnerGID) {
+				return t, hinted{fmt.Errorf("cannot take %s into the sandbox: it became another's meanwhile", path), "try again, once nobody moves it"}
+			}
 			attr.Attr_set |= unix.MOUNT_ATTR_IDMAP
 			attr.Userns_fd = uint64(ns.Fd())
 		}
@@ -214,6 +217,20 @@ func takeTree(path, at string, m gvisor.Mount, recursive bool, ids *idMaps) (t t
 		return t, err
 	}
 	return tree{fd: fd, path: path, at: at, dir: st.Mode&unix.S_IFMT == unix.S_IFDIR}, nil
+}
+
+// openTree clones the mount at path. A real path is walked without following a link, so that what was checked is what
+// is taken: who can write in a folder above could put one there in between.
+func openTree(path string, flags uint, real bool) (int, error) {
+	if !real {
+		return unix.OpenTree(unix.AT_FDCWD, path, flags)
+	}
+	at, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(at)
+	return unix.OpenTree(at, "", flags|unix.AT_EMPTY_PATH)
 }
 
 // attach puts the tree below the stage. What it is mounted on must exist or
