@@ -32,7 +32,7 @@ const (
 	// the commands that are started by it and not over: one that takes all of
 	// them leaves room for a look.
 	debugClients = 128
-	debugCalls   = 64
+	debugCalls   = 32
 	// debugGoodbye is how long a client may take to read how its command ended
 	// when the last sandbox is closed.
 	debugGoodbye = 2 * time.Second

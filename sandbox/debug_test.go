@@ -463,10 +463,10 @@ func TestDebugFull(t *testing.T) {
 	sb := debugOpen(t, home)
 	c := debugAt(t, home)
 	ctx, cancel := context.WithCancel(t.Context())
-	for range 64 {
+	for range 32 {
 		c.run(ctx, "sandboxes/"+sb.ID+"/exec", `{"args": ["tail", "-f", "/dev/null"]}`)
 	}
-	c.refused("sandboxes/"+sb.ID+"/exec", `{"args": ["true"]}`, 503, "UNAVAILABLE", "64 commands")
+	c.refused("sandboxes/"+sb.ID+"/exec", `{"args": ["true"]}`, 503, "UNAVAILABLE", "32 commands")
 	if len(c.list()) != 1 {
 		t.Error("nothing is listed")
 	}

@@ -27,9 +27,13 @@ func addSandbox(t *command.Table, boxes *daemon.Sandboxes) {
 too. A holder of a key sees those that its key is for.
 
 A sandbox whose owner and keeper are gone, but whose end nobody recorded, is
-shown as lost; ravi sandbox prune ends it.`,
-		Examples: []command.Example{{What: "what lives now", Line: "ravi sandbox ls"}, {What: "ids only, for scripts", Line: "ravi sandbox ls -q"}},
-		Handler:  listSandboxes, Print: printSandboxes,
+shown as lost; ravi sandbox prune ends it.
+
+With --socket it lists those that a program of yours has opened by itself, with
+debug.enabled.`,
+		Examples: []command.Example{{What: "what lives now", Line: "ravi sandbox ls"}, {What: "ids only, for scripts", Line: "ravi sandbox ls -q"},
+			{What: "of a program", Line: "ravi sandbox ls --socket ~/.ravi/sandbox/debug.sock"}},
+		Handler: listSandboxes, Print: printSandboxes,
 	})
 	command.Add(t, command.Spec[oneInput, sandboxItem]{
 		Group: "sandbox", Name: "inspect", Aliases: []string{"show"}, Access: command.Read, Object: sandboxObject,
@@ -89,6 +93,8 @@ owned is not touched.`,
 type listInput struct {
 	All   bool `json:"all" flag:"all" short:"a" host:"none" usage:"those that have ended, too"`
 	Limit int  `json:"limit" flag:"limit" short:"n" value:"N" usage:"the newest N only; 0 is all" host:"none"` // rows, not a resource
+	// Socket is of a program with sandboxes of its own.
+	Socket string `json:"socket" flag:"socket" value:"PATH" host:"path" usage:"those of the program with this debug socket"`
 }
 
 type oneInput struct {
@@ -148,6 +154,11 @@ func findSandbox(ctx context.Context, env *command.Env, typed string) (store.San
 func listSandboxes(ctx context.Context, env *command.Env, in listInput) ([]sandboxItem, error) {
 	if in.Limit < 0 {
 		return nil, command.Usage("--limit is below 0", "leave it out for all")
+	}
+	if in.Socket != "" {
+		d := openSocket(in.Socket)
+		defer d.close()
+		return d.list(ctx, in)
 	}
 	s, err := env.Store(ctx)
 	if err != nil {

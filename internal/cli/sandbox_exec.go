@@ -20,6 +20,9 @@ func addSandboxExec(t *command.Table) {
 	add(t, command.Spec[execInput, execOutput]{
 		Group: "sandbox", Name: "exec", Access: command.Write, Bounded: []string{"env", "timeout"},
 		Object: func(ctx context.Context, env *command.Env, in execInput) (string, error) {
+			if in.Socket != "" {
+				return "", nil // it is in no record
+			}
 			return boxKind.object(ctx, env, "sandbox", in.Sandbox)
 		},
 		Summary: "Run a command in a sandbox that is there",
@@ -32,7 +35,10 @@ The exit code is CMD's own; 124 when its time ran out, 137 when its memory did,
 
 With --json, and through the gateway, the output is collected: at most a MiB of
 each stream, with the middle left out of more, and within 120 seconds if nothing
-else was said.`,
+else was said.
+
+With --socket the sandbox is one that a program of yours has opened by itself,
+with debug.enabled. Collected output is then the first MiB of each stream.`,
 		Examples: []command.Example{{Line: "ravi sandbox exec try -- make test"}, {What: "as root, elsewhere", Line: "ravi sandbox exec try --user root --dir /etc -- ls -l"}},
 		Handler:  execSandbox, Print: printExec,
 		Exit: func(o execOutput) int { return exitOf(o.ExitCode, o.Reason) },
@@ -47,6 +53,7 @@ type execInput struct {
 	Timeout *time.Duration    `json:"timeout" flag:"timeout" value:"DURATION" host:"size" usage:"end it after this time, such as 10m"`
 	Input   string            `json:"input" flag:"input" value:"TEXT" host:"none" usage:"what it reads, in place of standard input"`
 	NoStdin bool              `json:"no_stdin" flag:"no-stdin" short:"n" host:"none" usage:"it reads nothing"`
+	Socket  string            `json:"socket" flag:"socket" value:"PATH" host:"path" usage:"in a sandbox of the program with this debug socket"`
 	Command []string          `json:"command" arg:"CMD" host:"command" usage:"what to run, after --"`
 }
 
@@ -85,6 +92,9 @@ func execSandbox(ctx context.Context, env *command.Env, in execInput) (out execO
 	if err != nil {
 		return out, err
 	}
+	if in.Socket != "" {
+		return execBySocket(ctx, env, in, cmd)
+	}
 	sb, b, err := attach(ctx, env, "exec", in.Sandbox)
 	if err != nil {
 		return out, err
@@ -102,13 +112,7 @@ func execSandbox(ctx context.Context, env *command.Env, in execInput) (out execO
 		return out, nil
 	}
 	start := time.Now()
-	cmd.Stdout, cmd.Stderr = env.Stdout, env.Stderr
-	if env.StdoutTerminal {
-		cmd.Stdout = safe.NewWriter(env.Stdout)
-	}
-	if env.StderrTerminal {
-		cmd.Stderr = safe.NewWriter(env.Stderr)
-	}
+	cmd.Stdout, cmd.Stderr = outputs(env)
 	p, err := sb.Start(ctx, cmd)
 	if err != nil {
 		return out, execError(err)
@@ -116,6 +120,18 @@ func execSandbox(ctx context.Context, env *command.Env, in execInput) (out execO
 	st, err := p.Wait()
 	out.ExitCode, out.Reason, out.Signal, out.Millis = st.ExitCode, st.Reason, st.Signal, time.Since(start).Milliseconds()
 	return out, execError(err)
+}
+
+// outputs are where a command's streams go.
+func outputs(env *command.Env) (stdout, stderr io.Writer) {
+	stdout, stderr = env.Stdout, env.Stderr
+	if env.StdoutTerminal {
+		stdout = safe.NewWriter(stdout)
+	}
+	if env.StderrTerminal {
+		stderr = safe.NewWriter(stderr)
+	}
+	return stdout, stderr
 }
 
 // cmd is the command that an input asks for, checked, with what it reads.

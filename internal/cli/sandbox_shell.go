@@ -22,7 +22,10 @@ func addSandboxShell(t *command.Table) {
 		Summary: "Work in a sandbox on this terminal",
 		Long: `Opens a shell in the sandbox, or CMD, on this terminal. What runs there writes
 to the terminal as it likes, as after ssh. Ctrl-] three times in a row lets go
-of a sandbox that does not answer. The exit code is the shell's own.`,
+of a sandbox that does not answer. The exit code is the shell's own.
+
+With --socket the sandbox is one that a program of yours has opened by itself,
+with debug.enabled.`,
 		Examples: []command.Example{{Line: "ravi sandbox shell try"}, {What: "as root", Line: "ravi sandbox shell try --user root"}},
 		Handler:  shellSandbox, Print: printExec,
 		Exit: func(o execOutput) int { return exitOf(o.ExitCode, o.Reason) },
@@ -32,6 +35,7 @@ of a sandbox that does not answer. The exit code is the shell's own.`,
 type shellInput struct {
 	Sandbox string   `json:"sandbox" arg:"SANDBOX" host:"none" usage:"the id, its beginning, or the name"`
 	User    string   `json:"user" flag:"user" short:"u" value:"USER" host:"none" usage:"who it runs as inside"`
+	Socket  string   `json:"socket" flag:"socket" value:"PATH" host:"path" usage:"in a sandbox of the program with this debug socket"`
 	Command []string `json:"command" arg:"CMD" optional:"true" host:"command" usage:"what to run, after --, in place of a shell"`
 }
 
@@ -44,12 +48,11 @@ func shellSandbox(ctx context.Context, env *command.Env, in shellInput) (out exe
 	if !ok || !env.StdinTerminal || !env.StdoutTerminal {
 		return out, command.Usage("a shell needs a terminal, and this is none", "run commands with: ravi sandbox exec "+in.Sandbox+" -- CMD")
 	}
-	sb, b, err := attach(ctx, env, "shell", in.Sandbox)
+	start, done, err := in.hold(ctx, env, &out)
 	if err != nil {
 		return out, err
 	}
-	defer sb.Close()
-	out.Sandbox = b.ID
+	defer done()
 	screen, err := takeScreen(tty)
 	if err != nil {
 		return out, err
@@ -76,7 +79,7 @@ func shellSandbox(ctx context.Context, env *command.Env, in shellInput) (out exe
 	}
 	*cmd.TTY = screen.size()
 	cmd.Stdin = &escapes{in: tty, found: func() { letGo(errLetGo) }}
-	p, err := sb.Start(ctx, cmd)
+	p, err := start(ctx, cmd)
 	if err != nil {
 		return out, execError(err)
 	}
@@ -101,7 +104,7 @@ func shellSandbox(ctx context.Context, env *command.Env, in shellInput) (out exe
 	case <-ctx.Done():
 		if errors.Is(context.Cause(ctx), errLetGo) {
 			screen.reset(env.Stdout)
-			return out, &command.Error{Code: command.CodeCanceled, Message: "let go of " + b.ID + ", which goes on", Exit: command.ExitCanceled, Err: errLetGo}
+			return out, &command.Error{Code: command.CodeCanceled, Message: "let go of " + out.Sandbox + ", which goes on", Exit: command.ExitCanceled, Err: errLetGo}
 		}
 		<-ended // it is being killed, in a bounded time
 	}
@@ -110,6 +113,42 @@ func shellSandbox(ctx context.Context, env *command.Env, in shellInput) (out exe
 		screen.reset(env.Stdout)
 	}
 	return out, execError(err)
+}
+
+// shellProcess is a shell that runs.
+type shellProcess interface {
+	Wait() (sandbox.Status, error)
+	Resize(context.Context, sandbox.Size) error
+}
+
+type startShell func(context.Context, sandbox.Cmd) (shellProcess, error)
+
+// hold takes hold of the sandbox that is meant: how a shell is started there, and what lets go of it.
+func (in shellInput) hold(ctx context.Context, env *command.Env, out *execOutput) (start startShell, done func(), err error) {
+	if in.Socket != "" {
+		out.Sandbox = in.Sandbox
+		d := openSocket(in.Socket)
+		return func(ctx context.Context, c sandbox.Cmd) (shellProcess, error) {
+			p, err := d.start(ctx, in.Sandbox, c)
+			if err != nil {
+				return nil, err
+			}
+			out.Sandbox = p.sandbox
+			return p, nil
+		}, d.close, nil
+	}
+	sb, b, err := attach(ctx, env, "shell", in.Sandbox)
+	if err != nil {
+		return nil, nil, err
+	}
+	out.Sandbox = b.ID
+	return func(ctx context.Context, c sandbox.Cmd) (shellProcess, error) {
+		p, err := sb.Start(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		return p, nil
+	}, func() { _ = sb.Close() }, nil // it only lets go
 }
 
 var errLetGo = errors.New("let go")

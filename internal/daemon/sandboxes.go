@@ -119,7 +119,7 @@ func (s *Sandboxes) Create(ctx context.Context, w Wanted) (row store.Sandbox, no
 	making, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	b.let = cancel
 	gone := context.AfterFunc(ctx, cancel)
-	record := recorder{Recorder: run.Recorder{Store: s.Store, Name: w.Name, CreatedBy: w.CreatedBy}, box: b, check: w.Check, lent: s.recordLeases}
+	record := recorder{Recorder: run.Recorder{Store: s.Store, Name: w.Name, CreatedBy: w.CreatedBy, AuditHead: s.AuditHead}, box: b, check: w.Check, lent: s.recordLeases}
 	opts := append(slices.Clone(w.Options), sandbox.WithHome(s.Home), sandbox.WithRecorder(record), sandbox.WithNetEvents(b.audit.Add), sandbox.WithGrace(w.Grace))
 	if len(secrets) > 0 {
 		opts = append(opts, sandbox.WithSecrets(secrets...))

@@ -19,6 +19,8 @@ type Recorder struct {
 	Name, CreatedBy string
 	// Redact takes secrets out of what is written; may be nil.
 	Redact *redact.Redactor
+	// AuditHead is the file of the audit's head; empty: where it is unless told otherwise.
+	AuditHead string
 }
 
 var _ sandbox.Recorder = Recorder{}

@@ -343,7 +343,7 @@ func (s *state) all(ctx context.Context) (err error) {
 }
 
 func (s *state) open(ctx context.Context, secrets []sandbox.Secret) (*sandbox.Sandbox, error) {
-	opts := []sandbox.Option{sandbox.WithHome(s.Home), sandbox.WithRecorder(recorder{Recorder{Store: s.Store, RunID: s.task.ID, Redact: s.Redact}, s.audit}), sandbox.WithNetEvents(s.hear)}
+	opts := []sandbox.Option{sandbox.WithHome(s.Home), sandbox.WithRecorder(recorder{Recorder{Store: s.Store, RunID: s.task.ID, Redact: s.Redact, AuditHead: s.AuditHead}, s.audit}), sandbox.WithNetEvents(s.hear)}
 	if s.Keep {
 		opts = append(opts, sandbox.WithGrace(keepFor))
 	}
