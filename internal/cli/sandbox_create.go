@@ -187,6 +187,7 @@ func (in createInput) wanted(ctx context.Context, env *command.Env) (w daemon.Wa
 	if err := file.Sandbox(&o.Config); err != nil {
 		return w, err
 	}
+	o.Config.Debug.Enabled = false // as for runs
 	o.Config.Workspace = sandbox.WorkspaceShared
 	if in.Overlay {
 		o.Config.Workspace = sandbox.WorkspaceOverlay

@@ -147,6 +147,7 @@ func runOptions(ctx context.Context, env *command.Env, in runInput) (o runs.Opti
 	if err := file.Sandbox(&cfg); err != nil {
 		return o, err
 	}
+	cfg.Debug.Enabled = false // it is for programs that embed the package; these sandboxes are reached by their keepers
 	own, err := networkOf(file)
 	if err != nil {
 		return o, err

@@ -183,7 +183,7 @@ func TestPatchIsLetGo(t *testing.T) {
 
 // That a patch was held back outweighs how the sandbox ended.
 func TestHeldOutweighs(t *testing.T) {
-	s := &state{task: &Task{}, dir: &folder{dir: "/runs/run1"}, secrets: []string{"A", "B"}}
+	s := &state{Options: Options{Store: newStore(t, t.TempDir())}, task: &Task{}, dir: &folder{dir: "/runs/run1"}, secrets: []string{"A", "B"}}
 	s.outcome(t.Context(), errors.Join(s.held(), &failure{"patch", &sandbox.EndError{Reason: "killed"}}))
 	if s.task.Status != store.RunError || s.task.Reason != "secret" || !slices.Equal(s.task.Patch.Secrets, s.secrets) || !strings.Contains(s.task.Hint, "/runs/run1/"+HeldFile) {
 		t.Errorf("%+v", s.task)

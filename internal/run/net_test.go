@@ -182,7 +182,7 @@ func TestNetAuditFails(t *testing.T) {
 	a.start(t.Context(), func(error) {})
 	err = a.close(t.Context())
 	for _, ctx := range []context.Context{t.Context(), canceled(t)} {
-		s := &state{task: &Task{Status: store.RunSucceeded}}
+		s := &state{Options: Options{Store: newStore(t, t.TempDir())}, task: &Task{Status: store.RunSucceeded}}
 		s.outcome(ctx, err)
 		if s.task.Status != store.RunError || s.task.Reason != "audit" || s.task.Exit != exitRavi || s.task.Hint == "" ||
 			!strings.Contains(s.task.Error, "what the network decided could not be written to the audit: ") || !strings.Contains(s.task.Error, "no room") {
