@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -215,6 +216,7 @@ func serveDaemon(ctx context.Context, env *command.Env, drain time.Duration, kee
 		o.Log, o.Ready = daemon.NewLogger(log, false), starter.Ready
 	}
 	programs.LayOutApart()
+	debug.SetGCPercent(300) // it holds little, and makes much that is of use for one call
 	sweeper := runs.Sweeper{Home: o.Home, Store: o.Store}
 	o.Sweep = func(ctx context.Context) (store.Swept, error) { return sweeper.Prune(ctx) }
 	head, err := auditHead(env)
