@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -210,9 +211,7 @@ func tailAudit(ctx context.Context, env *command.Env, in auditTailInput) ([]audi
 	if err != nil {
 		return nil, err
 	}
-	for i, j := 0, len(rows)-1; i < j; i, j = i+1, j-1 {
-		rows[i], rows[j] = rows[j], rows[i]
-	}
+	slices.Reverse(rows)
 	if !in.Follow {
 		return rows, nil
 	}

@@ -63,9 +63,6 @@ func Dial(o Options) (*Client, error) {
 // Close lets go of the connections.
 func (c *Client) Close() { c.one.close() }
 
-// Address is where the gateway is, for people.
-func (c *Client) Address() string { return c.one.to.String() }
-
 // asking is the client for one question, which is waited for as long as the environment says, or not at all.
 func (c *Client) asking(wait bool) *client {
 	one := *c.one

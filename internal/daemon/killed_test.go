@@ -147,9 +147,6 @@ func daemonOf(t *testing.T, home string, count int) (id procid.ID, next func() s
 // A daemon is killed while some of its sandboxes run and others are being made. The next one has those that ran, with what
 // is in them, and ends the others; and when it is asked to end, nothing is left of any.
 func TestKilledAmongItsSandboxes(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it makes ten sandboxes")
-	}
 	if err := sandboxtest.UseProgram(); err != nil {
 		t.Fatal(err)
 	}

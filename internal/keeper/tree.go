@@ -344,7 +344,7 @@ func unmountBelow(dir string) error {
 	var points []string
 	for line := range strings.Lines(string(b)) {
 		if f := strings.Fields(line); len(f) > 4 {
-			if at := unescape(f[4]); at == dir || strings.HasPrefix(at, dir+"/") {
+			if at := Unescape(f[4]); at == dir || strings.HasPrefix(at, dir+"/") {
 				points = append(points, at)
 			}
 		}
@@ -357,8 +357,8 @@ func unmountBelow(dir string) error {
 	return nil
 }
 
-// unescape undoes the kernel's writing of blanks and backslashes as \ooo.
-func unescape(s string) string {
+// Unescape undoes the kernel's writing of blanks and backslashes as \ooo.
+func Unescape(s string) string {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
 		if s[i] == '\\' && i+3 < len(s) {

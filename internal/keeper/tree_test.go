@@ -213,11 +213,11 @@ func TestUnescape(t *testing.T) {
 	for in, want := range map[string]string{
 		``: ``, `/a`: `/a`, `/a\040b`: "/a b", `\134040`: `\040`, `\0`: `\0`, `\999`: `\999`, `a\012`: "a\n",
 	} {
-		if got := unescape(in); got != want {
+		if got := Unescape(in); got != want {
 			t.Errorf("%q: got %q, want %q", in, got, want)
 		}
 	}
-	if strings.Contains(unescape(`\000`), `\`) {
+	if strings.Contains(Unescape(`\000`), `\`) {
 		t.Error("a NUL is left escaped")
 	}
 }

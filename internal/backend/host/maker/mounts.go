@@ -4,8 +4,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
+
+	"ravi/internal/keeper"
 )
 
 // mount is one line of /proc/self/mountinfo (proc_pid_mountinfo(5)).
@@ -31,26 +32,10 @@ func parseMounts(info string) []mount {
 		before, after, ok := strings.Cut(line, " - ")
 		f, kind := strings.Fields(before), strings.Fields(after)
 		if ok && len(f) > 4 && len(kind) > 0 {
-			out = append(out, mount{device: f[2], root: plain(f[3]), point: plain(f[4]), kind: kind[0]})
+			out = append(out, mount{device: f[2], root: keeper.Unescape(f[3]), point: keeper.Unescape(f[4]), kind: kind[0]})
 		}
 	}
 	return out
-}
-
-// plain undoes the kernel's writing of blanks and backslashes as \ooo.
-func plain(s string) string {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
 }
 
 // place is a path at which something is seen.
