@@ -313,16 +313,16 @@ func ownRun(ctx context.Context, env *command.Env) error {
 // notStarted records why a run did not begin.
 func notStarted(ctx context.Context, st *store.Store, id string, why error) error {
 	_, err := st.UpdateRun(ctx, id, func(r *store.Run) error {
-		r.Status, r.Reason = store.RunError, command.AsError(why).Message
+		r.Status, r.Reason, r.Owner = store.RunError, command.AsError(why).Message, procid.ID{}
 		return nil
 	})
 	return errors.Join(why, err)
 }
 
-// waitRun waits until a run has ended.
+// waitRun waits until a run has ended and what came of it is written down: one that was canceled still brings its work out.
 func waitRun(ctx context.Context, env *command.Env, in runsWaitInput) (store.Run, error) {
 	run, err := runKind.get(ctx, env, in.Run)
-	if err != nil || run.Status.Final() {
+	if err != nil || isSettled(run) {
 		return run, err
 	}
 	st, err := env.Store(ctx)
@@ -342,7 +342,7 @@ func waitRun(ctx context.Context, env *command.Env, in runsWaitInput) (store.Run
 			return run, err
 		}
 		if changed {
-			if run, err = st.Run(ctx, run.ID); err != nil || run.Status.Final() {
+			if run, err = st.Run(ctx, run.ID); err != nil || isSettled(run) {
 				return run, err
 			}
 		}
@@ -364,6 +364,8 @@ func waitRun(ctx context.Context, env *command.Env, in runsWaitInput) (store.Run
 		}
 	}
 }
+
+func isSettled(r store.Run) bool { return r.Status.Final() && !procid.Alive(r.Owner) }
 
 // exitOfRun is the exit code of a run as ravi sandbox run has it.
 func exitOfRun(r runItem) int {

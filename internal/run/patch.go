@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"ravi/internal/gitbox"
+	"ravi/internal/procid"
 	"ravi/internal/store"
 	"ravi/sandbox"
 )
@@ -262,7 +263,7 @@ func (s *state) finish(ctx context.Context) error {
 	s.dir.event("ended", map[string]any{"status": t.Status, "exit_code": t.ExitCode, "reason": t.Reason, "error": t.Error})
 	errs := []error{s.dir.writeTask(t), s.endTask(ctx)}
 	_, err := s.Store.UpdateRun(ctx, t.ID, func(r *store.Run) error {
-		r.Status, r.Reason, r.ExitCode, r.SandboxID = t.Status, t.Reason, t.ExitCode, t.Sandbox
+		r.Status, r.Reason, r.ExitCode, r.SandboxID, r.Owner = t.Status, t.Reason, t.ExitCode, t.Sandbox, procid.ID{}
 		if p := t.Patch; p != nil {
 			r.Patch = &store.Patch{Files: p.Files, Insertions: p.Insertions, Deletions: p.Deletions, Bytes: p.Bytes, SHA256: p.SHA256, Applies: p.Applies}
 		}

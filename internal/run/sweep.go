@@ -164,6 +164,19 @@ func (s Sweeper) runs(ctx context.Context, r *store.Swept) error {
 			r.Problems = append(r.Problems, fmt.Sprintf("%s: %v", run.ID, err))
 		}
 	}
+	// One that somebody else ended, as a cancel does, and whose process did not live to say what came of it.
+	over, err := s.Store.ListRuns(ctx, store.RunFilter{Owned: true})
+	if err != nil {
+		return err
+	}
+	for _, run := range over {
+		if !run.Status.Final() || procid.Alive(run.Owner) {
+			continue
+		}
+		if err := s.settle(ctx, run); err != nil {
+			r.Problems = append(r.Problems, fmt.Sprintf("%s: %v", run.ID, err))
+		}
+	}
 	return s.leavings(ctx)
 }
 
@@ -185,12 +198,14 @@ func (s Sweeper) owned(ctx context.Context, run store.Run) (bool, error) {
 }
 
 func (s Sweeper) closeRun(ctx context.Context, run store.Run) error {
-	if _, err := s.Store.UpdateRun(ctx, run.ID, func(r *store.Run) error {
+	run, err := s.Store.UpdateRun(ctx, run.ID, func(r *store.Run) error {
 		r.Status, r.Reason = store.RunError, keeper.ReasonOwnerGone
 		return nil
-	}); errors.Is(err, store.ErrFinal) {
+	})
+	if errors.Is(err, store.ErrFinal) {
 		return nil
-	} else if err != nil {
+	}
+	if err != nil {
 		return err
 	}
 	if run.TaskID != "" {
@@ -200,7 +215,17 @@ func (s Sweeper) closeRun(ctx context.Context, run store.Run) error {
 			return err
 		}
 	}
-	return s.closeFolder(run)
+	return s.settle(ctx, run)
+}
+
+// settle writes down what came of a run that is over and whose process is gone.
+func (s Sweeper) settle(ctx context.Context, run store.Run) error {
+	err := s.closeFolder(run)
+	_, gone := s.Store.UpdateRun(ctx, run.ID, func(r *store.Run) error {
+		r.Owner = procid.ID{}
+		return nil
+	})
+	return errors.Join(err, gone)
 }
 
 // leavings ends what runs that are over would have ended themselves.
@@ -277,8 +302,7 @@ func (s Sweeper) closeFolder(run store.Run) error {
 	if t.Status != store.RunRunning {
 		return nil
 	}
-	now := store.Now()
-	t.Status, t.Reason, t.EndedAt = store.RunError, keeper.ReasonOwnerGone, &now
+	t.Status, t.Reason, t.EndedAt = run.Status, run.Reason, run.EndedAt
 	t.Error = "the process that did the run was killed"
 	if _, err := os.Stat(filepath.Join(dir, PatchFile)); err == nil {
 		t.Hint = PatchFile + " is what was saved before; it was not proven"

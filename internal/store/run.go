@@ -55,7 +55,7 @@ type Run struct {
 	SessionID string     `json:"session_id,omitempty"`
 	TaskID    string     `json:"task_id,omitempty"`
 	CreatedBy string     `json:"created_by,omitempty"` // operator, or the id of a key
-	Owner     procid.ID  `json:"owner"`                // the process that does it
+	Owner     procid.ID  `json:"owner"`                // the process that does it; nobody once its outcome is written down
 	Patch     *Patch     `json:"patch,omitempty"`
 	CreatedAt time.Time  `json:"created_at"`
 	StartedAt *time.Time `json:"started_at,omitempty"`
@@ -65,6 +65,7 @@ type Run struct {
 // RunFilter chooses runs; the zero filter chooses all.
 type RunFilter struct {
 	Live                                  bool     // only those that are not over
+	Owned                                 bool     // only those whose outcome is not written down by the process that does them
 	AgentID, SessionID, TaskID, CreatedBy string   // empty: any
 	IDs                                   []string // only these; empty, but not nil: none
 	Before                                string   // the id after which the page begins
@@ -73,6 +74,7 @@ type RunFilter struct {
 
 func (f RunFilter) choice() (c choice) {
 	c.add(f.Live, `status IN ('queued', 'running')`)
+	c.add(f.Owned, `owner_pid <> 0`)
 	c.is(`agent_id`, f.AgentID)
 	c.is(`session_id`, f.SessionID)
 	c.is(`task_id`, f.TaskID)
