@@ -3,6 +3,7 @@ package audit
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"time"
 
@@ -101,7 +102,7 @@ func (w *Writer) signal() {
 func (w *Writer) write() {
 	defer close(w.drained)
 	for range w.wake {
-		for batch := w.take(); len(batch) > 0; batch = w.take() {
+		for batch := w.gather(); len(batch) > 0; batch = w.gather() {
 			groups := make([][]Record, len(batch))
 			for i, entry := range batch {
 				groups[i] = entry.rows
@@ -115,6 +116,20 @@ func (w *Writer) write() {
 				}
 			}
 		}
+	}
+}
+
+// gather takes what is to be written next. Those who are about to ask are let ahead: a transaction costs as much for one
+// row as for many.
+func (w *Writer) gather() []*waiting {
+	for before := -1; ; runtime.Gosched() {
+		w.mu.Lock()
+		n := len(w.queue)
+		w.mu.Unlock()
+		if n <= max(before, 1) || n >= mostRows {
+			return w.take()
+		}
+		before = n
 	}
 }
 

@@ -216,7 +216,7 @@ func newAuditor(ctx context.Context, env *command.Env) (command.Auditor, error) 
 	if err != nil {
 		return nil, err
 	}
-	env.Scrub = scrub.String
+	env.Scrub = scrub.Now
 	log, err := auditLog(ctx, env)
 	return plainAudit{log}, err
 }

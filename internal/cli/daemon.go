@@ -231,7 +231,7 @@ func serveDaemon(ctx context.Context, env *command.Env, drain time.Duration, kee
 	o.Boxes = boxes
 	writer := audit.NewWriter(audit.Log{Store: o.Store, Head: head})
 	d := daemon.New(o)
-	s := newGateway(env, o.Home, o.Store, writer, scrub.String)
+	s := newGateway(env, o.Home, o.Store, writer, scrub.Now)
 	s.Table = newTable(parts{newSweeper: newSweeper, register: program().register, daemon: d, boxes: boxes})
 	return errors.Join(daemonError(o.Home, d.Run(ctx, s.Handler(contextkey.Wire{}))), writer.Close())
 }

@@ -73,7 +73,18 @@ var (
 	keyKind   = kind[store.Key]{"key", "ravi context ls", "context", (*store.Store).KeyByID, func(k store.Key) string { return k.ID }}
 )
 
+// seen is what was found for what a caller typed.
+type seen[T any] struct {
+	typed string
+	item  T
+}
+
+// get finds a record by what was typed. What the access check has just found is not looked up again, once.
 func (k kind[T]) get(ctx context.Context, env *command.Env, typed string) (T, error) {
+	if had, ok := env.Found.(seen[T]); ok && had.typed == typed {
+		env.Found = nil
+		return had.item, nil
+	}
 	s, err := env.Store(ctx)
 	if err != nil {
 		var none T
@@ -99,6 +110,7 @@ func (k kind[T]) object(ctx context.Context, env *command.Env, group, typed stri
 		return typed, err
 	}
 	if id := k.id(item); id == typed || knows(env, group, id) {
+		env.Found = seen[T]{typed, item}
 		return id, nil
 	}
 	return typed, k.missing(typed, store.ErrNotFound)

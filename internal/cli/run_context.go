@@ -236,7 +236,7 @@ func (c connect) capabilities(o runs.Options, runID string) (access.Capabilities
 // serveRun makes the gateway of one run, which takes the key of that run only.
 func serveRun(env *command.Env, o runs.Options, runID string) (func(context.Context, net.Conn), func(context.Context) error) {
 	log := audit.NewWriter(audit.Log{Store: o.Store, Head: o.AuditHead})
-	s := newGateway(env, o.Home, o.Store, log, o.Redact.String)
+	s := newGateway(env, o.Home, o.Store, log, func() func(string) string { return o.Redact.String })
 	serve, end := s.Service(runID, gatewayName)
 	return serve, func(ctx context.Context) error {
 		err := end(ctx)
@@ -248,7 +248,7 @@ func serveRun(env *command.Env, o runs.Options, runID string) (func(context.Cont
 }
 
 // newGateway makes a gateway for the commands of this program.
-func newGateway(env *command.Env, home string, st *store.Store, auditor command.Auditor, scrub func(string) string) *gateway.Server {
+func newGateway(env *command.Env, home string, st *store.Store, auditor command.Auditor, scrub func() func(string) string) *gateway.Server {
 	const perSecond, burst, mostKeys = 200, 400, 10_000
 	keys := contextkey.Keys{Store: st}
 	return &gateway.Server{

@@ -35,3 +35,18 @@ func TestWaitForWhatIsCanceled(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What the access check found is handed on to that call, and to no later one.
+func TestFoundIsOfOneCall(t *testing.T) {
+	w := newWorld(t)
+	env := w.env(w.holder("read:*"))
+	old := w.mine.task
+	old.Title = "what it was called before"
+	env.Found = seen[store.Task]{old.ID, old}
+	if out := must[any](t)(w.run(env, "tasks.show", `{"task": "`+old.ID+`"}`)); out.(taskShown).Title != w.mine.task.Title {
+		t.Errorf("it is shown as %q", out.(taskShown).Title)
+	}
+	if env.Found != nil {
+		t.Errorf("%v is left", env.Found)
+	}
+}

@@ -41,8 +41,8 @@ func newScrubber(ctx context.Context, env *command.Env, failed func(error)) (s *
 	return s, err
 }
 
-// String is a text without the values of secrets.
-func (s *scrubber) String(text string) string {
+// Now takes the values out of texts, of the secrets that there are now.
+func (s *scrubber) Now() func(string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now, err := s.stamp()
@@ -56,7 +56,7 @@ func (s *scrubber) String(text string) string {
 	if err != nil {
 		s.failed(err)
 	}
-	return s.r.String(text)
+	return s.r.String
 }
 
 func (s *scrubber) stamp() (stamp, error) {

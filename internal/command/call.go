@@ -18,6 +18,7 @@ import (
 // record cannot be written does not happen, and gives no answer.
 func (c *Command) Call(ctx context.Context, env *Env, in any) (any, error) {
 	start := time.Now()
+	env.Found = nil
 	object, err := c.check(ctx, env, in)
 	record := c.record(env, in, object)
 	if err != nil {
@@ -218,7 +219,11 @@ func (c *Command) write(ctx context.Context, env *Env, call audit.Call) error {
 		}
 		return NoAudit(errors.New("there is no audit"))
 	}
-	r, err := call.Record(env.Scrub)
+	var scrub func(string) string
+	if env.Scrub != nil {
+		scrub = env.Scrub()
+	}
+	r, err := call.Record(scrub)
 	if err != nil {
 		return NoAudit(err)
 	}

@@ -25,8 +25,10 @@ type Env struct {
 	// Auditor writes down what was decided. Without one, what the operator only reads leaves no record, and all else
 	// is refused.
 	Auditor Auditor
-	// Scrub takes secret values out of what is written down; may be nil.
-	Scrub func(string) string
+	// Scrub gives what takes secret values out of what is written down, with the secrets that there are now; may be nil.
+	Scrub func() func(string) string
+	// Found is what the access check of the call looked up, for whoever needs it next; nil if nothing was, or it was taken.
+	Found any
 	// ForAgent says that the result is read by an agent: texts of others are fenced as data.
 	ForAgent bool
 

@@ -162,7 +162,7 @@ func TestRecordsOfCalls(t *testing.T) {
 	in := change.NewInput().(*callInput)
 	in.Thing = "hush"
 	scrub := func(s string) string { return strings.ReplaceAll(s, "hush", "[secret]") }
-	if _, err := change.Call(t.Context(), &Env{Caller: holderOf(t, "write:*"), Auditor: &book, Scrub: scrub}, in); err != nil {
+	if _, err := change.Call(t.Context(), &Env{Caller: holderOf(t, "write:*"), Auditor: &book, Scrub: func() func(string) string { return scrub }}, in); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range book.records {

@@ -190,7 +190,11 @@ func lineage(ctx context.Context, q querier, column, value string) ([]Key, error
 
 // KeyByHash finds the key with this hash, and its parent, that one's parent, and so on up, as they are at one moment.
 func (s *Store) KeyByHash(ctx context.Context, hash string) (Key, []Key, error) {
-	found, err := lineage(ctx, s.reads, `hash`, hash)
+	// Most keys have no parent, and to look for those of parents takes as long again.
+	found, err := few(ctx, s.reads, keys.scan, `SELECT `+keys.columns+` FROM keys WHERE hash = ?`, hash)
+	if err == nil && (len(found) == 0 || found[0].ParentID != "") {
+		found, err = lineage(ctx, s.reads, `hash`, hash)
+	}
 	if err != nil {
 		return Key{}, nil, fmt.Errorf("the key: %w", err)
 	}
