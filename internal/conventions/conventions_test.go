@@ -21,10 +21,10 @@ const module = "ravi"
 // layers are the packages from the ground up. A package imports from lower layers, and from its own family
 // (backend and backend/gvisor); never from beside or above. A new package takes its place here first.
 var layers = [][]string{
-	{"internal/strictjson", "internal/term", "internal/procid", "internal/programs", "internal/conventions", "internal/link", "internal/confine", "internal/redact", "internal/access"},
+	{"internal/strictjson", "internal/term", "internal/procid", "internal/programs", "internal/conventions", "internal/link", "internal/confine", "internal/redact", "internal/access", "internal/modeltest", "internal/adapter"},
 	{"internal/guard", "internal/connected"},
 	{"internal/store", "internal/config", "internal/rootfs", "internal/gitbox", "internal/guestapi", "internal/secret"},
-	{"internal/guest", "internal/network", "internal/audit", "internal/contextkey", "internal/snapshot"},
+	{"internal/guest", "internal/network", "internal/audit", "internal/contextkey", "internal/snapshot", "internal/broker"},
 	{"internal/keeper"},
 	{"internal/relay"},
 	{"internal/backend"},
@@ -58,6 +58,10 @@ var forbidden = []struct{ from, what, why string }{
 	{"internal/guard", "ravi/internal/store", "the listener knows nothing of keys and records"},
 	{"internal/connected", "github.com/spf13/cobra", "the client in the sandbox is part of the guest agent, which is small"},
 	{"internal/snapshot", "net/http", "a snapshot is files"},
+	{"internal/broker", "ravi/internal/store", "the broker is given functions, and knows no record"},
+	{"internal/broker", "ravi/internal/secret", "the broker is given values, and knows no store of them"},
+	{"internal/broker/check", "net/http", "what is checked is bytes"},
+	{"internal/adapter", "net/http", "an adapter says what is to be started, and starts nothing"},
 	{"internal/mcp", "ravi/internal/command", "the tools are what the gateway says, and done by it"},
 	{"internal/mcp", "ravi/internal/store", "the tools are what the gateway says, and done by it"},
 	{"internal/network", "ravi/internal/store", "the network knows nothing of runs and records"},
