@@ -256,6 +256,21 @@ func (s Sweeper) leavings(ctx context.Context) error {
 			}
 		}
 	}
+	models, err := s.Store.LiveModelLeases(ctx)
+	if err != nil {
+		return err
+	}
+	for _, l := range models {
+		ended, err := over(l.RunID)
+		if err != nil {
+			return err
+		}
+		if ended {
+			if _, err := s.Store.EndModelLease(ctx, l.ID, runOver); err != nil {
+				return err
+			}
+		}
+	}
 	keys, err := s.Store.ListKeys(ctx, store.KeyFilter{Live: true, Kind: store.KeyRun})
 	if err != nil {
 		return err

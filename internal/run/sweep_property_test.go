@@ -145,6 +145,7 @@ func TestSweepEndsWhatRunsLeft(t *testing.T) {
 		run   store.Run
 		key   store.Key
 		lease store.Lease
+		model store.ModelLease
 	}
 	make := func(owner procid.ID, status store.RunStatus, hash string) left {
 		run, err := st.InsertRun(ctx, store.Run{Owner: owner, Status: status, TaskID: task.ID})
@@ -159,7 +160,11 @@ func TestSweepEndsWhatRunsLeft(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return left{run, key, lease}
+		model, err := st.InsertModelLease(ctx, store.ModelLease{Hash: hash, RunID: run.ID, Owner: owner, ExpiresAt: store.Now().Add(1e12)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return left{run, key, lease, model}
 	}
 	hash := func(c string) string {
 		out := ""
@@ -200,6 +205,10 @@ func TestSweepEndsWhatRunsLeft(t *testing.T) {
 		}
 		if found != c.live {
 			t.Errorf("%s: the lease lives: %v", name, found)
+		}
+		model, err := st.ModelLease(ctx, c.model.ID)
+		if err != nil || model.Live(store.Now()) != c.live || (model.Reason == "") != c.live {
+			t.Errorf("%s: the model lease %+v, %v", name, model, err)
 		}
 	}
 	said, err := st.Comments(ctx, task.ID, store.CommentFilter{})

@@ -16,6 +16,7 @@ type Agent struct {
 	Instructions string     `json:"instructions"`
 	AutoApprove  []string   `json:"auto_approve"` // patterns of memory paths of which what a run writes needs no approval
 	Profile      string     `json:"profile"`
+	Program      string     `json:"program,omitempty"` // the agent program of another maker that works as this agent
 	CreatedAt    time.Time  `json:"created_at"`
 	UpdatedAt    time.Time  `json:"updated_at"`
 	ArchivedAt   *time.Time `json:"archived_at,omitempty"`
@@ -37,18 +38,18 @@ func (f AgentFilter) choice() (c choice) {
 
 var agents = table[Agent]{
 	name: "agents", what: "agent",
-	columns: `id, name, instructions, auto_approve, profile, created_at, updated_at, archived_at`,
+	columns: `id, name, instructions, auto_approve, profile, program, created_at, updated_at, archived_at`,
 	order:   byPlace,
 	args: func(a *Agent) ([]any, error) {
 		approve, err := toJSON(&a.AutoApprove)
-		return []any{a.ID, a.Name, a.Instructions, approve, a.Profile, a.CreatedAt.UnixMilli(), a.UpdatedAt.UnixMilli(),
-			millis(a.ArchivedAt)}, err
+		return []any{a.ID, a.Name, a.Instructions, approve, a.Profile, a.Program, a.CreatedAt.UnixMilli(),
+			a.UpdatedAt.UnixMilli(), millis(a.ArchivedAt)}, err
 	},
 	scan: func(rows *sql.Rows) (a Agent, err error) {
 		var approve string
 		var created, updated int64
 		var archived sql.NullInt64
-		if err := rows.Scan(&a.ID, &a.Name, &a.Instructions, &approve, &a.Profile, &created, &updated, &archived); err != nil {
+		if err := rows.Scan(&a.ID, &a.Name, &a.Instructions, &approve, &a.Profile, &a.Program, &created, &updated, &archived); err != nil {
 			return a, err
 		}
 		a.CreatedAt, a.UpdatedAt, a.ArchivedAt = fromMilli(created), fromMilli(updated), fromMillis(archived)
@@ -118,6 +119,11 @@ func checkAgent(ctx context.Context, tx *sql.Tx, a Agent) error {
 	}
 	if err := checkText("the text of the instructions", a.Instructions, MaxText); err != nil {
 		return err
+	}
+	if a.Program != "" {
+		if err := checkName("", "", a.Program); err != nil {
+			return fmt.Errorf("the program of the agent %s: %w", a.Name, err)
+		}
 	}
 	for _, pattern := range a.AutoApprove {
 		if err := checkLines(line{"a pattern of paths", pattern}); err != nil {

@@ -31,6 +31,9 @@ const (
 	EventProfileDeleted = "profile.deleted"
 	EventLeaseBegun     = "lease.begun"
 	EventLeaseEnded     = "lease.ended" // data: reason
+
+	EventModelLeaseBegun = "model_lease.begun" // data: providers, models
+	EventModelLeaseEnded = "model_lease.ended" // data: reason
 )
 
 // Event is something that happened, for those who listen.

@@ -32,6 +32,9 @@ func TestEverythingIsTold(t *testing.T) {
 	must(second(s.RevokeKey(ctx, w.key.ID, "lost")))
 	must(s.DeleteProfile(ctx, "p"))
 	must(second(s.EndLease(ctx, w.lease.ID, "over")))
+	must(second(s.SlideModelLease(ctx, w.model.ID, Now().Add(2*time.Hour)))) // not worth telling
+	must(second(s.EndModelLease(ctx, w.model.ID, "over")))
+	must(second(s.EndModelLease(ctx, w.model.ID, "again")))
 
 	events, err := s.Events(ctx, 0, 0)
 	must(err)
@@ -41,7 +44,7 @@ func TestEverythingIsTold(t *testing.T) {
 			t.Errorf("odd: %+v", e)
 		}
 		text, err := json.Marshal(e)
-		if err != nil || strings.Contains(string(text), "secret text") || strings.Contains(string(text), w.key.Hash) || strings.Contains(string(text), "hello") {
+		if err != nil || strings.Contains(string(text), "secret text") || strings.Contains(string(text), w.key.Hash) || strings.Contains(string(text), w.model.Hash) || strings.Contains(string(text), "hello") {
 			t.Errorf("too much is told: %s, %v", text, err)
 		}
 		got = append(got, e.Kind+" "+e.Object+" "+e.RunID)
@@ -51,10 +54,12 @@ func TestEverythingIsTold(t *testing.T) {
 		"agent.created " + agent + " ", "session.created " + session + " ", "session.message " + session + " ", "task.created " + task + " ",
 		"task.commented " + task + " ", "memory.written " + agent + " ", "run.created " + run + " " + run, "sandbox.created " + box + " " + run,
 		"key.issued " + w.key.ID + " ", "profile.changed p ", "lease.begun " + w.lease.ID + " " + run,
+		"model_lease.begun " + w.model.ID + " " + run,
 		"agent.changed " + agent + " ", "session.changed " + session + " ", "task.changed " + task + " ",
 		"task.commented " + task + " " + run, "task.changed " + task + " " + run,
 		"memory.written " + agent + " ", "memory.decided " + agent + " ", "run.changed " + run + " " + run, "sandbox.changed " + box + " " + run,
 		"key.revoked " + w.key.ID + " ", "profile.deleted p ", "lease.ended " + w.lease.ID + " " + run,
+		"model_lease.ended " + w.model.ID + " " + run,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -62,7 +67,7 @@ func TestEverythingIsTold(t *testing.T) {
 	if text := string(events[2].Data); text != `{"role":"user","seq":1}` {
 		t.Errorf("of a message is told %s", text)
 	}
-	if text := string(events[15].Data); text != `{"status":"done"}` {
+	if text := string(events[16].Data); text != `{"status":"done"}` {
 		t.Errorf("of a task is told %s", text)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"modernc.org/sqlite"
 )
@@ -135,6 +136,8 @@ func TestPlans(t *testing.T) {
 
 		"profile":      func() error { return second(r.Profile(ctx, "p")) },
 		"leases, live": func() error { return second(r.LiveLeases(ctx)) },
+		"model leases": func() error { return second(r.LiveModelLeases(ctx)) },
+		"model lease":  func() error { return second(r.ModelLease(ctx, w.model.ID[:12])) },
 		"events":       func() error { return second(r.Events(ctx, 5, limit)) },
 	} {
 		queries = nil
@@ -185,6 +188,7 @@ type world struct {
 	box     Sandbox
 	key     Key
 	lease   Lease
+	model   ModelLease
 }
 
 func fillOnce(t testing.TB, s *Store) (w world) {
@@ -219,6 +223,11 @@ func fillOnce(t testing.TB, s *Store) (w world) {
 	must(err)
 	w.lease, err = s.InsertLease(ctx, Lease{Secret: "TOKEN", RunID: w.run.ID})
 	must(err)
+	w.model, err = s.InsertModelLease(ctx, ModelLease{
+		Hash: newKey("", "model").Hash, RunID: w.run.ID, AgentID: w.agent.ID, SessionID: w.session.ID, CreatedBy: "operator", ExpiresAt: Now().Add(time.Hour),
+	})
+	must(err)
+	must(s.AddModelUsage(ctx, w.model.ID, "anthropic", "claude-1", ModelUse{Requests: 1, Input: 2}))
 	return w
 }
 

@@ -97,6 +97,14 @@ func TestReleasedSchemas(t *testing.T) {
 			if n, err := number(ctx, s.db, `SELECT count(*) FROM audit WHERE caller <> ''`); err != nil || n != 0 {
 				t.Errorf("%d old rows have a caller, %v", n, err)
 			}
+			if version >= 3 {
+				if eve, err := s.Agent(ctx, "eve"); err != nil || eve.Instructions != "be kind\n" || eve.Profile != "small" || eve.Program != "" {
+					t.Errorf("the agent: %+v, %v", eve, err)
+				}
+				if old, err := s.LiveLeases(ctx); err != nil || len(old) != 1 {
+					t.Errorf("the leases: %+v, %v", old, err)
+				}
+			}
 			if err := s.Check(ctx); err != nil {
 				t.Error(err)
 			}
