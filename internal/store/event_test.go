@@ -32,7 +32,7 @@ func TestEverythingIsTold(t *testing.T) {
 	must(second(s.RevokeKey(ctx, w.key.ID, "lost")))
 	must(s.DeleteProfile(ctx, "p"))
 	must(second(s.EndLease(ctx, w.lease.ID, "over")))
-	must(second(s.SlideModelLease(ctx, w.model.ID, Now().Add(2*time.Hour)))) // not worth telling
+	must(s.SlideModelLease(ctx, w.model.ID, Now().Add(2*time.Hour))) // not worth telling
 	must(second(s.EndModelLease(ctx, w.model.ID, "over")))
 	must(second(s.EndModelLease(ctx, w.model.ID, "again")))
 

@@ -13,20 +13,28 @@ import (
 
 // ModelLease is the record of what the agent of a run holds instead of a model provider's key.
 type ModelLease struct {
-	ID        string          `json:"id"`
-	Hash      string          `json:"-"` // of the token, in hex
-	RunID     string          `json:"run_id"`
-	AgentID   string          `json:"agent_id,omitempty"`
-	SessionID string          `json:"session_id,omitempty"`
-	CreatedBy string          `json:"created_by,omitempty"` // operator, or the id of a key
-	Providers []string        `json:"providers"`
-	Models    []string        `json:"models"` // patterns
-	Limits    json.RawMessage `json:"limits"` // package broker gives them a meaning
-	Owner     procid.ID       `json:"owner"`  // the process that has the broker
-	CreatedAt time.Time       `json:"created_at"`
-	ExpiresAt time.Time       `json:"expires_at"`
-	EndedAt   *time.Time      `json:"ended_at,omitempty"`
-	Reason    string          `json:"reason,omitempty"` // of the end
+	ID        string      `json:"id"`
+	Hash      string      `json:"-"` // of the token, in hex
+	RunID     string      `json:"run_id"`
+	AgentID   string      `json:"agent_id,omitempty"`
+	SessionID string      `json:"session_id,omitempty"`
+	CreatedBy string      `json:"created_by,omitempty"` // operator, or the id of a key
+	Providers []string    `json:"providers"`
+	Models    []string    `json:"models"` // patterns
+	Limits    ModelLimits `json:"limits"`
+	Owner     procid.ID   `json:"owner"` // the process that has the broker
+	CreatedAt time.Time   `json:"created_at"`
+	ExpiresAt time.Time   `json:"expires_at"`
+	EndedAt   *time.Time  `json:"ended_at,omitempty"`
+	Reason    string      `json:"reason,omitempty"` // of the end
+}
+
+// ModelLimits bound a lease; 0 is no bound.
+type ModelLimits struct {
+	Requests  int64   `json:"requests"`
+	Tokens    int64   `json:"tokens"`
+	USD       float64 `json:"usd"`
+	PerMinute int     `json:"requests_per_minute"`
 }
 
 // Live says whether a lease counts at a moment.
@@ -43,7 +51,11 @@ var modelLeases = table[ModelLease]{
 			return nil, err
 		}
 		models, err := toJSON(&l.Models)
-		return []any{l.ID, l.Hash, l.RunID, l.AgentID, l.SessionID, l.CreatedBy, providers, models, string(l.Limits), l.Owner.PID,
+		if err != nil {
+			return nil, err
+		}
+		limits, err := json.Marshal(l.Limits)
+		return []any{l.ID, l.Hash, l.RunID, l.AgentID, l.SessionID, l.CreatedBy, providers, models, string(limits), l.Owner.PID,
 			int64(l.Owner.Start), l.CreatedAt.UnixMilli(), l.ExpiresAt.UnixMilli(), millis(l.EndedAt), l.Reason}, err
 	},
 	scan: func(rows *sql.Rows) (l ModelLease, err error) {
@@ -54,9 +66,12 @@ var modelLeases = table[ModelLease]{
 			&l.Owner.PID, &start, &created, &expires, &ended, &l.Reason); err != nil {
 			return l, err
 		}
-		l.Limits, l.Owner.Start = json.RawMessage(limits), uint64(start)
+		l.Owner.Start = uint64(start)
 		l.CreatedAt, l.ExpiresAt, l.EndedAt = fromMilli(created), fromMilli(expires), fromMillis(ended)
 		if err := fromJSON(providers, &l.Providers); err != nil {
+			return l, err
+		}
+		if err := fromJSON(limits, &l.Limits); err != nil {
 			return l, err
 		}
 		return l, fromJSON(models, &l.Models)
@@ -64,16 +79,13 @@ var modelLeases = table[ModelLease]{
 	id: func(l ModelLease) string { return l.ID },
 }
 
-// InsertModelLease records a lease that is about to be given out. An empty id, time or limit is filled in.
+// InsertModelLease records a lease that is about to be given out. An empty id or time is filled in.
 func (s *Store) InsertModelLease(ctx context.Context, l ModelLease) (ModelLease, error) {
 	if l.ID == "" {
 		l.ID = newID("mls")
 	}
 	if l.CreatedAt.IsZero() {
 		l.CreatedAt = Now()
-	}
-	if l.Limits == nil {
-		l.Limits = json.RawMessage(`{}`)
 	}
 	l.ExpiresAt = inMillis(l.ExpiresAt)
 	if err := checkModelLease(l); err != nil {
@@ -102,19 +114,16 @@ func checkModelLease(l ModelLease) error {
 		return fmt.Errorf("model lease %s is %w: it expires before it is made", l.ID, ErrInvalid)
 	case l.EndedAt != nil || l.Reason != "":
 		return fmt.Errorf("model lease %s is %w: it ended before it is made", l.ID, ErrInvalid)
-	case !json.Valid(l.Limits):
-		return fmt.Errorf("the limits of model lease %s are %w: they are no JSON", l.ID, ErrInvalid)
 	}
 	return nil
 }
 
 // SlideModelLease moves the expiry of a lease, named by its full id, and never back. One that has ended is over; one whose
 // machine slept through its expiry goes on, since whoever slides it is there.
-func (s *Store) SlideModelLease(ctx context.Context, id string, until time.Time) (ModelLease, error) {
-	var l ModelLease
-	err := s.tx(ctx, func(tx *sql.Tx) error {
-		var err error
-		if l, err = modelLeases.get(ctx, tx, id); err != nil {
+func (s *Store) SlideModelLease(ctx context.Context, id string, until time.Time) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		l, err := modelLeases.get(ctx, tx, id)
+		if err != nil {
 			return err
 		}
 		if l.EndedAt != nil {
@@ -126,7 +135,6 @@ func (s *Store) SlideModelLease(ctx context.Context, id string, until time.Time)
 		l.ExpiresAt = until
 		return modelLeases.set(ctx, tx, &l)
 	})
-	return l, err
 }
 
 // EndModelLease records that a lease, named by its full id, is over, and why. Ending it twice changes nothing.

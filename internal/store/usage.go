@@ -8,18 +8,21 @@ import (
 	"time"
 )
 
-// ModelUse is what was used of models: of one call, or the sum of many.
+// ModelUse is what was used of a model by one call, or by a few.
 type ModelUse struct {
-	Requests int64 `json:"requests"`
-	Failed   int64 `json:"failed"`
-	// Unpriced is how many requests used something of which no price is known, and so are not in MicroUSD.
-	Unpriced int64 `json:"unpriced"`
+	Requests, Failed int64
 	// Input leaves out what was read from a cache and what was written to one.
-	Input      int64 `json:"input"`
-	Output     int64 `json:"output"`
-	CacheRead  int64 `json:"cache_read"`
-	CacheWrite int64 `json:"cache_write"`
-	MicroUSD   int64 `json:"micro_usd"` // millionths of a dollar
+	Input, Output, CacheRead, CacheWrite int64
+	MicroUSD                             int64 // millionths of a dollar
+	Priced                               bool  // whether there is a price at all
+}
+
+// unpriced is how many of the requests used something of which no price is known.
+func (u ModelUse) unpriced() int64 {
+	if u.Priced || u.Input == 0 && u.Output == 0 && u.CacheRead == 0 && u.CacheWrite == 0 {
+		return 0
+	}
+	return u.Requests
 }
 
 // AddModelUsage adds to what was used with a lease, named by its full id, also when it has ended: the last calls come
@@ -28,7 +31,7 @@ func (s *Store) AddModelUsage(ctx context.Context, leaseID, provider, model stri
 	if err := checkLines(line{"the provider", provider}, line{"the model", model}); err != nil {
 		return err
 	}
-	if min(u.Requests, u.Failed, u.Unpriced, u.Input, u.Output, u.CacheRead, u.CacheWrite, u.MicroUSD) < 0 {
+	if min(u.Requests, u.Failed, u.Input, u.Output, u.CacheRead, u.CacheWrite, u.MicroUSD) < 0 {
 		return fmt.Errorf("less than nothing of a model is %w: %+v", ErrInvalid, u)
 	}
 	now := Now()
@@ -40,8 +43,8 @@ func (s *Store) AddModelUsage(ctx context.Context, leaseID, provider, model stri
 				unpriced = unpriced + excluded.unpriced, input = input + excluded.input, output = output + excluded.output,
 				cache_read = cache_read + excluded.cache_read, cache_write = cache_write + excluded.cache_write,
 				micro_usd = micro_usd + excluded.micro_usd, last_at = max(last_at, excluded.last_at)`,
-			provider, model, now.Truncate(time.Hour).UnixMilli(), u.Requests, u.Failed, u.Unpriced, u.Input, u.Output, u.CacheRead,
-			u.CacheWrite, u.MicroUSD, now.UnixMilli(), now.UnixMilli(), leaseID)
+			provider, model, now.Truncate(time.Hour).UnixMilli(), u.Requests, u.Failed, u.unpriced(), u.Input, u.Output,
+			u.CacheRead, u.CacheWrite, u.MicroUSD, now.UnixMilli(), now.UnixMilli(), leaseID)
 		if err != nil {
 			return fmt.Errorf("cannot record what model lease %s used: %w", leaseID, err)
 		}
@@ -98,10 +101,18 @@ func (f UsageFilter) choice() (c choice) {
 
 // UsageSum is what was used by all that have something in common.
 type UsageSum struct {
-	Key string `json:"key"` // an id, a name, a day; empty: what has none, or the sum of everything
-	ModelUse
-	FirstAt time.Time `json:"first_at"`
-	LastAt  time.Time `json:"last_at"`
+	Key      string `json:"key"` // an id, a name, a day; empty: what has none, or the sum of everything
+	Requests int64  `json:"requests"`
+	Failed   int64  `json:"failed"`
+	// Unpriced is how many requests used something of which no price is known, and so are not in MicroUSD.
+	Unpriced   int64     `json:"unpriced"`
+	Input      int64     `json:"input"` // without what was read from a cache and written to one
+	Output     int64     `json:"output"`
+	CacheRead  int64     `json:"cache_read"`
+	CacheWrite int64     `json:"cache_write"`
+	MicroUSD   int64     `json:"micro_usd"` // millionths of a dollar
+	FirstAt    time.Time `json:"first_at"`
+	LastAt     time.Time `json:"last_at"`
 }
 
 // ModelUsage gives the sums of the chosen usage, those first that grew last. Where nothing was used there is none.
