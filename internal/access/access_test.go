@@ -171,6 +171,7 @@ func TestProfile(t *testing.T) {
 	p := Profile{
 		Backends: []string{"gvisor"}, Images: []string{"host"}, Repos: []string{filepath.Join(dir, "ours"), "https://git.example.com/acme/"},
 		Volumes: []string{filepath.Join(dir, "data") + ":ro"}, Secrets: []string{"DEV"}, Networks: []string{"pypi.org"},
+		Programs: []string{"claude"}, Models: []string{"anthropic/claude-*", "*/*", "mine/meta-llama/llama-3.3:free"},
 		CPUs: 1, MemoryMiB: 512, DiskGB: 2, Timeout: 60, Sandboxes: 2,
 	}
 	if err := p.Validate(); err != nil {
@@ -209,6 +210,8 @@ func TestProfile(t *testing.T) {
 		"network":         {func(w *Wish) { w.Networks = []string{"pypi.org"} }, ""},
 		"other network":   {func(w *Wish) { w.Networks = []string{"pypi.org", "evil.example.com"} }, "the network evil"},
 		"all":             {func(w *Wish) { w.Networks = []string{"all"} }, "the network all"},
+		"program":         {func(w *Wish) { w.Program = "claude" }, ""},
+		"other program":   {func(w *Wish) { w.Program = "codex" }, "the agent program codex"},
 		"cpus":            {func(w *Wish) { w.CPUs = 1.5 }, "1.5 processors"},
 		"memory":          {func(w *Wish) { w.MemoryMiB = 513 }, "513 MiB"},
 		"disk":            {func(w *Wish) { w.DiskGB = 3 }, "3 GB"},

@@ -50,6 +50,8 @@ func TestProfilesThatAreNotValid(t *testing.T) {
 		{CPUs: -1}, {MemoryMiB: -1}, {DiskGB: -1}, {Timeout: -1}, {Sandboxes: -1},
 		{Repos: []string{"./a"}}, {Repos: []string{"/a/"}}, {Repos: []string{""}}, {Volumes: []string{"/a/../b:ro"}}, {Volumes: []string{"/a/:rw"}},
 		{Volumes: []string{"a:rw"}}, {Volumes: []string{":ro"}}, {Volumes: []string{"/a:"}}, {Volumes: []string{"/a:xx"}},
+		{Programs: []string{""}}, {Programs: []string{"/bin/sh"}}, {Programs: []string{"Claude"}}, {Models: []string{"claude-*"}}, {Models: []string{"/x"}},
+		{Models: []string{"a*/x"}}, {Models: []string{"anthropic/"}}, {Models: []string{"anthropic/a b"}}, {Models: []string{"anthropic/a\nb"}},
 	} {
 		if bad.Validate() == nil {
 			t.Errorf("%+v is valid", bad)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -22,6 +23,10 @@ type Profile struct {
 	Secrets []string `json:"secrets"`
 	// Networks are none, all, and rules as --allow-net takes them, each to be asked for as it stands.
 	Networks []string `json:"networks"`
+	// Programs are the agent programs of other makers that may be named.
+	Programs []string `json:"programs"`
+	// Models are patterns, provider/model with * for any part of either, of what a run may ask; none: no model at all.
+	Models []string `json:"models"`
 
 	CPUs      float64 `json:"cpus"`
 	MemoryMiB int     `json:"memory_mib"`
@@ -63,11 +68,26 @@ func (p Profile) Validate() error {
 			return fmt.Errorf("volumes: %q is not an absolute path with :ro or :rw behind it", v)
 		}
 	}
+	for _, name := range p.Programs {
+		if !programForm.MatchString(name) {
+			return fmt.Errorf("programs: %q is no name of an agent program, such as claude", name)
+		}
+	}
+	for _, m := range p.Models {
+		if !modelForm.MatchString(m) {
+			return fmt.Errorf("models: %q is no pattern of a provider and a model, such as anthropic/claude-*", m)
+		}
+	}
 	if p.CPUs < 0 || p.MemoryMiB < 0 || p.DiskGB < 0 || p.Timeout < 0 || p.Sandboxes < 0 {
 		return errors.New("a size is negative")
 	}
 	return nil
 }
+
+var (
+	programForm = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
+	modelForm   = regexp.MustCompile(`^([a-z0-9][a-z0-9-]{0,31}|\*)/[A-Za-z0-9*][A-Za-z0-9._:/@+*-]{0,199}$`)
+)
 
 func isAddress(s string) bool { return strings.Contains(s, "://") }
 
@@ -87,6 +107,7 @@ type Wish struct {
 	Volumes  []Volume
 	Secrets  []string
 	Networks []string // none, all, or the rules
+	Program  string   // of an agent; empty: none
 
 	CPUs      float64
 	MemoryMiB int
@@ -140,6 +161,9 @@ func (p Profile) Check(name string, w Wish) (Wish, error) {
 		if n != "none" && !slices.Contains(p.Networks, n) && !slices.Contains(p.Networks, "all") {
 			return deny("the network " + n)
 		}
+	}
+	if w.Program != "" && !slices.Contains(p.Programs, w.Program) {
+		return deny("the agent program " + w.Program)
 	}
 	if w.CPUs > p.CPUs {
 		return deny(fmt.Sprintf("%g processors (of at most %g)", w.CPUs, p.CPUs))

@@ -49,11 +49,13 @@ name, and leave the rest as it was; a new profile begins as the built-in
 default. A list is given by repeating its flag, and '' is none.
 
 A folder in --repo or --volume allows what is in it as well, and an address what
-begins with it. Agents and keys name a profile; what is changed holds for them
+begins with it. --program and --model say which agent programs of other makers
+may work, and which models the runs may ask. Agents and keys name a profile; what is changed holds for them
 from their next sandbox on.`,
 		Examples: []command.Example{
 			{What: "repositories in one folder, and two secrets", Line: "ravi profiles set web --repo /srv/web --secret NPM --secret GITHUB"},
 			{What: "the registry, and more memory", Line: "ravi profiles set web --network registry.npmjs.org --memory 8192"},
+			{What: "Claude Code, and the models that it asks", Line: "ravi profiles set web --program claude --model 'anthropic/claude-*'"},
 			{What: "as a file says", Line: "ravi profiles set web profile.json"},
 		},
 		Handler: setProfile, Print: printProfileSet,
@@ -96,6 +98,8 @@ type profilesSetInput struct {
 	Volumes   []string       `json:"volumes" flag:"volume" value:"FOLDER:ro|rw" host:"volume" usage:"a folder to see inside; may be repeated"`
 	Secrets   []string       `json:"secrets" flag:"secret" value:"NAME" host:"secret" usage:"a secret to use; may be repeated"`
 	Networks  []string       `json:"networks" flag:"network" value:"none|all|HOST" host:"network" usage:"a rule as --allow-net takes it; may be repeated"`
+	Programs  []string       `json:"programs" flag:"program" value:"NAME" host:"command" usage:"an agent program to name, such as claude; may be repeated"`
+	Models    []string       `json:"models" flag:"model" value:"PROVIDER/MODEL" host:"none" usage:"models to ask, * is any, such as 'anthropic/*'; may be repeated"`
 	CPUs      *float64       `json:"cpus" flag:"cpus" value:"N" host:"size" usage:"processors"`
 	Memory    *int           `json:"memory" flag:"memory" value:"MiB" host:"size" usage:"memory"`
 	Disk      *int           `json:"disk" flag:"disk" value:"GiB" host:"size" usage:"what a sandbox may write"`
@@ -119,7 +123,7 @@ func builtInProfile() profileItem {
 
 // wholeLists has no missing list, which would be null in JSON.
 func wholeLists(p access.Profile) access.Profile {
-	for _, list := range []*[]string{&p.Backends, &p.Images, &p.Repos, &p.Volumes, &p.Secrets, &p.Networks} {
+	for _, list := range []*[]string{&p.Backends, &p.Images, &p.Repos, &p.Volumes, &p.Secrets, &p.Networks, &p.Programs, &p.Models} {
 		if *list == nil {
 			*list = []string{}
 		}
@@ -230,7 +234,8 @@ func (in profilesSetInput) change(p *access.Profile) (changed bool) {
 	for _, list := range []struct {
 		given []string
 		to    *[]string
-	}{{in.Backends, &p.Backends}, {in.Images, &p.Images}, {in.Repos, &p.Repos}, {in.Volumes, &p.Volumes}, {in.Secrets, &p.Secrets}, {in.Networks, &p.Networks}} {
+	}{{in.Backends, &p.Backends}, {in.Images, &p.Images}, {in.Repos, &p.Repos}, {in.Volumes, &p.Volumes}, {in.Secrets, &p.Secrets}, {in.Networks, &p.Networks},
+		{in.Programs, &p.Programs}, {in.Models, &p.Models}} {
 		if list.given != nil {
 			*list.to = slices.DeleteFunc(slices.Clone(list.given), func(s string) bool { return s == "" })
 			changed = true
@@ -301,7 +306,8 @@ func printProfile(_ *command.Env, w io.Writer, p profileItem) error {
 	for _, list := range []struct {
 		name   string
 		values []string
-	}{{"backends:", s.Backends}, {"images:", s.Images}, {"repositories:", s.Repos}, {"volumes:", s.Volumes}, {"secrets:", s.Secrets}, {"networks:", s.Networks}} {
+	}{{"backends:", s.Backends}, {"images:", s.Images}, {"repositories:", s.Repos}, {"volumes:", s.Volumes}, {"secrets:", s.Secrets}, {"networks:", s.Networks},
+		{"programs:", s.Programs}, {"models:", s.Models}} {
 		if len(list.values) == 0 {
 			list.values = []string{"none at all"}
 		}
