@@ -1,0 +1,207 @@
+package adapter
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"unicode/utf8"
+)
+
+// What is read is bounded, whatever a program writes.
+const (
+	maxLine   = 1 << 20 // bytes; a longer line is left out
+	maxText   = 64 << 10
+	maxInput  = 256 << 10
+	maxName   = 200
+	maxEvents = 1000 // of one line
+)
+
+// lines cuts what is written into lines.
+type lines struct {
+	*scribe
+	line    func([]byte)
+	buf     []byte
+	skipped bool // the present line is too long
+	closed  bool
+}
+
+// Write takes a part of the stream. It never fails.
+func (l *lines) Write(p []byte) (int, error) {
+	n := len(p)
+	for len(p) > 0 && !l.closed {
+		part, rest, whole := bytes.Cut(p, []byte{'\n'})
+		p = rest
+		switch {
+		case l.skipped:
+		case len(l.buf)+len(part) > maxLine:
+			l.skipped, l.buf = true, nil
+		case whole && len(l.buf) == 0:
+			l.take(part)
+			continue
+		default:
+			l.buf = append(l.buf, part...)
+		}
+		if whole {
+			l.flush()
+		}
+	}
+	return n, nil
+}
+
+// Close tells the end.
+func (l *lines) Close() error {
+	if !l.closed {
+		l.flush()
+		l.closed = true
+		l.finish()
+	}
+	return nil
+}
+
+func (l *lines) flush() {
+	if l.skipped {
+		l.say(Event{Kind: Note, Text: "a line of more than 1 MiB was left out"})
+	} else {
+		l.take(l.buf)
+	}
+	l.buf, l.skipped, l.told = l.buf[:0], false, 0
+}
+
+func (l *lines) take(line []byte) {
+	line = bytes.TrimSpace(line)
+	l.told = 0
+	if len(line) == 0 {
+		return
+	}
+	if !utf8.Valid(line) {
+		line = bytes.ToValidUTF8(line, []byte("\uFFFD"))
+	}
+	l.line(line)
+}
+
+// scribe keeps what is said at the end.
+type scribe struct {
+	tell func(Event)
+	told int // events of this line
+
+	session, model string
+	in, out        int64
+	last           string // what was said last
+	answer         string // what the program gave as its answer
+	failure        string // why it failed
+	failed         bool
+	ended          bool // the program said that it is done
+	plain          bool // a program that never says so
+}
+
+// say tells an event, cut to size.
+func (s *scribe) say(e Event) {
+	if s.told++; s.told > maxEvents {
+		return
+	}
+	e.Text, e.Tool, e.ID, e.Parent = cut(e.Text, maxText), cut(e.Tool, maxName), cut(e.ID, maxName), cut(e.Parent, maxName)
+	if len(e.Input) > maxInput || !json.Valid(e.Input) {
+		e.Input = nil
+	}
+	if e.Kind == Text && e.Parent == "" {
+		s.last = e.Text
+	}
+	s.tell(e)
+}
+
+// start tells the conversation and the model, each when it is known and new.
+func (s *scribe) start(session, model string) {
+	if !isSession.MatchString(session) {
+		session = s.session
+	}
+	if !isModel.MatchString(model) {
+		model = s.model
+	}
+	if session == s.session && model == s.model {
+		return
+	}
+	s.session, s.model = session, model
+	s.say(Event{Kind: Start, Session: session, Model: model})
+}
+
+func (s *scribe) text(kind, text, parent string) {
+	if strings.TrimSpace(text) != "" {
+		s.say(Event{Kind: kind, Text: text, Parent: parent})
+	}
+}
+
+// wrong tells an error, and keeps it as the reason if the program fails.
+func (s *scribe) wrong(text string) {
+	s.failure = cut(text, maxText)
+	s.say(Event{Kind: Error, Text: text, Failed: true})
+}
+
+// count sets what the program used up to now.
+func (s *scribe) count(in, out int64) {
+	const most = 1 << 50
+	in, out = min(max(in, 0), most), min(max(out, 0), most)
+	if in != 0 || out != 0 {
+		s.in, s.out = in, out
+		s.say(Event{Kind: Usage, InputTokens: in, OutputTokens: out})
+	}
+}
+
+// finish tells the end.
+func (s *scribe) finish() {
+	s.told = 0
+	e := Event{Kind: End, Session: s.session, Model: s.model, InputTokens: s.in, OutputTokens: s.out, Failed: s.failed, Text: s.answer}
+	if e.Text == "" {
+		e.Text = s.last
+	}
+	if !s.ended && !s.plain {
+		e.Failed = true
+		if s.failure == "" {
+			s.failure = "it ended before it was done"
+		}
+	}
+	if e.Failed && s.failure != "" {
+		e.Text = s.failure
+	}
+	s.say(e)
+}
+
+func cut(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	for most > 0 && !utf8.RuneStart(s[most]) {
+		most--
+	}
+	return s[:most] + "…"
+}
+
+// textOf is the text of what is a string, or a list of parts with texts.
+func textOf(raw json.RawMessage) string {
+	var whole string
+	if json.Unmarshal(raw, &whole) == nil {
+		return whole
+	}
+	var parts []struct {
+		Type string `json:"type"`
+		Text string `json:"text"`
+	}
+	if json.Unmarshal(raw, &parts) != nil {
+		return ""
+	}
+	var b strings.Builder
+	for _, p := range parts {
+		if b.Len() > maxText {
+			break
+		}
+		if b.Len() > 0 {
+			b.WriteByte('\n')
+		}
+		switch {
+		case p.Text != "":
+			b.WriteString(p.Text)
+		case p.Type != "" && p.Type != "text":
+			b.WriteString("[" + cut(p.Type, maxName) + "]")
+		}
+	}
+	return b.String()
+}
