@@ -87,14 +87,15 @@ func (messages) usage(r *reply, output int64) object {
 	return object{
 		"input_tokens": r.used.Input, "cache_creation_input_tokens": r.used.CacheWrite, "cache_read_input_tokens": r.used.CacheRead,
 		"cache_creation": object{"ephemeral_5m_input_tokens": r.used.CacheWrite, "ephemeral_1h_input_tokens": 0},
-		"output_tokens":  output, "service_tier": "standard",
+		"output_tokens":  output, "output_tokens_details": object{"thinking_tokens": min(r.thoughts, output)}, "server_tool_use": nil,
+		"service_tier": "standard", "inference_geo": "not_available",
 	}
 }
 
 func (m messages) message(r *reply, blocks []object, stop any, output int64) object {
 	return object{
 		"id": r.ident("msg_01", 0), "type": "message", "role": "assistant", "model": r.model, "content": blocks,
-		"stop_reason": stop, "stop_sequence": nil, "usage": m.usage(r, output),
+		"stop_reason": stop, "stop_sequence": nil, "stop_details": nil, "container": nil, "usage": m.usage(r, output),
 	}
 }
 
@@ -114,8 +115,10 @@ func (messages) block(p part) (begin, whole object) {
 	case thinking:
 		return object{"type": "thinking", "thinking": "", "signature": ""}, object{"type": "thinking", "thinking": p.text, "signature": signature(p)}
 	case call:
-		return object{"type": "tool_use", "id": "toolu_01" + p.id, "name": p.call.Name, "input": object{}},
-			object{"type": "tool_use", "id": "toolu_01" + p.id, "name": p.call.Name, "input": p.call.Input}
+		with := func(input any) object {
+			return object{"type": "tool_use", "id": "toolu_01" + p.id, "name": p.call.Name, "input": input, "caller": object{"type": "direct"}}
+		}
+		return with(object{}), with(p.call.Input)
 	case text:
 		return object{"type": "text", "text": ""}, object{"type": "text", "text": p.text}
 	}
@@ -167,7 +170,8 @@ func (m messages) stream(r *reply) []step {
 	usage := m.usage(r, r.used.Output)
 	delete(usage, "cache_creation")
 	delete(usage, "service_tier")
-	s.event("message_delta", object{"type": "message_delta", "delta": object{"stop_reason": m.stop(r), "stop_sequence": nil}, "usage": usage})
+	delete(usage, "inference_geo")
+	s.event("message_delta", object{"type": "message_delta", "delta": object{"stop_reason": m.stop(r), "stop_sequence": nil, "stop_details": nil, "container": nil}, "usage": usage})
 	s.event("message_stop", object{"type": "message_stop"})
 	return s.steps
 }

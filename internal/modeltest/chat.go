@@ -96,7 +96,7 @@ func (chat) read(a *asked, body []byte) error {
 func (chat) usage(r *reply) object {
 	return object{
 		"prompt_tokens": r.used.input(), "completion_tokens": r.used.Output, "total_tokens": r.used.input() + r.used.Output,
-		"prompt_tokens_details":     object{"cached_tokens": r.used.CacheRead, "audio_tokens": 0},
+		"prompt_tokens_details":     object{"cached_tokens": r.used.CacheRead, "cache_write_tokens": r.used.CacheWrite, "audio_tokens": 0},
 		"completion_tokens_details": object{"reasoning_tokens": r.thoughts, "audio_tokens": 0, "accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0},
 	}
 }

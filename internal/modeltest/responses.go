@@ -42,7 +42,7 @@ func (responses) read(a *asked, body []byte) error {
 	switch {
 	case in.Model == "":
 		return errors.New("missing required parameter: 'model'")
-	case len(in.Input) == 0:
+	case len(in.Input) == 0 || string(in.Input) == "null":
 		return errors.New("missing required parameter: 'input'")
 	}
 	a.model, a.stream, a.sse, a.wants = in.Model, in.Stream, true, in.Text.Format.Schema
@@ -93,7 +93,7 @@ func (responses) read(a *asked, body []byte) error {
 
 func (responses) usage(r *reply) object {
 	return object{
-		"input_tokens": r.used.input(), "input_tokens_details": object{"cached_tokens": r.used.CacheRead},
+		"input_tokens": r.used.input(), "input_tokens_details": object{"cached_tokens": r.used.CacheRead, "cache_write_tokens": r.used.CacheWrite},
 		"output_tokens": r.used.Output, "output_tokens_details": object{"reasoning_tokens": r.thoughts},
 		"total_tokens": r.used.input() + r.used.Output,
 	}
@@ -110,7 +110,7 @@ func (c responses) response(r *reply, status string, output []object) object {
 		out[k] = v
 	}
 	if status == "completed" {
-		out["usage"] = c.usage(r)
+		out["usage"], out["completed_at"] = c.usage(r), r.at.Unix()
 	}
 	return out
 }
@@ -220,14 +220,16 @@ func (c responses) stream(r *reply) []step {
 				kind, field = "response.function_call_arguments", "arguments"
 			case "custom_tool_call":
 				kind, field = "response.custom_tool_call_input", "input"
-			default:
-				break // the others come all at once
 			}
-			if kind != "" {
+			if kind != "" { // the others come all at once
 				for _, t := range partials(p.call.input()) {
 					inItem(kind+".delta", object{"delta": t})
 				}
-				inItem(kind+".done", object{field: p.call.input()})
+				done := object{field: p.call.input()}
+				if field == "arguments" {
+					done["name"] = p.call.Name
+				}
+				inItem(kind+".done", done)
 			}
 		}
 		send("response.output_item.done", object{"output_index": n, "item": whole})

@@ -109,7 +109,7 @@ func (s *Server) Serve(l net.Listener) error {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
-		return errors.Join(errors.New("the model provider is closed"), l.Close())
+		return l.Close()
 	}
 	s.servers = append(s.servers, h)
 	s.mu.Unlock()

@@ -49,6 +49,10 @@ func (s schema) example() any {
 		return s.Const
 	case len(s.Enum) > 0:
 		return s.Enum[0]
+	case len(s.AnyOf) > 0:
+		return s.AnyOf[0].example()
+	case len(s.OneOf) > 0:
+		return s.OneOf[0].example()
 	case s.is("object") || len(s.Properties) > 0:
 		out := map[string]any{}
 		for _, name := range s.Required {
@@ -61,14 +65,8 @@ func (s schema) example() any {
 		return false
 	case s.is("integer") || s.is("number"):
 		return 0
-	case s.is("string") || s.Type == nil && len(s.AnyOf)+len(s.OneOf) == 0:
-		return "as the script says"
-	case len(s.AnyOf) > 0:
-		return s.AnyOf[0].example()
-	case len(s.OneOf) > 0:
-		return s.OneOf[0].example()
 	}
-	return nil
+	return "as the script says"
 }
 
 // shells are the names under which programs offer a tool for commands.
@@ -125,7 +123,7 @@ func shellCall(tools []tool, command string) (called, error) {
 			break
 		}
 	}
-	if t.Schema.Properties[name].is("array") {
+	if p := t.Schema.Properties[name]; p.is("array") && !p.is("string") {
 		input[name] = argv
 	} else {
 		input[name] = command
