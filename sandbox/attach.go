@@ -171,7 +171,7 @@ func attach(ctx context.Context, id string, o options) (*Sandbox, error) {
 
 // attachable refuses options that say nothing about a sandbox that is there.
 func (o options) attachable() error {
-	if o.grace != 0 || o.checkpoint != "" || o.context != "" || o.proxy != nil || o.extraCAs != nil || len(o.mounts)+len(o.netFloor) > 0 {
+	if o.grace != 0 || o.checkpoint != "" || o.context != "" || o.proxy != nil || o.extraCAs != nil || len(o.mounts)+len(o.readOnly)+len(o.netFloor) > 0 {
 		return errors.New("what a sandbox is made of is decided when it is opened, and cannot be given when it is attached to")
 	}
 	if o.takeOver == nil && (o.recorder != nil || o.netEvents != nil || len(o.secrets)+len(o.services) > 0) {

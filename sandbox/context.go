@@ -22,30 +22,52 @@ func WithContext(dir string) Option { return func(o *options) { o.context = dir 
 // if there is none.
 func (s *Sandbox) ContextDir() string { return s.context }
 
-// takeContext describes the folder to the backend.
-func (s *Sandbox) takeContext(dir string) ([]backend.Mount, error) {
-	if dir == "" {
-		return nil, nil
+// WithReadOnly shows a folder of the host, read-only, at a path of the sandbox. It is
+// for folders of this program's own, also beneath Ravi's home, where the
+// configuration's volumes cannot lead; what was said of owners at WithContext holds
+// for it. On the host backend it is seen where it is.
+func WithReadOnly(dir, guest string) Option {
+	return func(o *options) { o.readOnly = append(o.readOnly, Volume{Host: dir, Guest: guest, ReadOnly: true}) }
+}
+
+// takeContext describes the folders of WithContext and WithReadOnly to the backend.
+func (s *Sandbox) takeContext(dir string, others []Volume) (mounts []backend.Mount, err error) {
+	if dir != "" {
+		at, m, err := s.showFolder("context", Volume{Host: dir, Guest: guestContext})
+		if err != nil {
+			return nil, err
+		}
+		s.context, mounts = at, append(mounts, m...)
 	}
-	real, err := filepath.EvalSymlinks(dir)
+	for _, v := range others {
+		_, m, err := s.showFolder("folder", v)
+		if err != nil {
+			return nil, err
+		}
+		mounts = append(mounts, m...)
+	}
+	return mounts, nil
+}
+
+// showFolder says where the sandbox sees a folder, and what has to be mounted for that.
+func (s *Sandbox) showFolder(what string, v Volume) (at string, mounts []backend.Mount, err error) {
+	real, err := filepath.EvalSymlinks(v.Host)
 	if err == nil {
 		real, err = filepath.Abs(real)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the context %s: %w", dir, unwrapPath(err))
+		return "", nil, fmt.Errorf("the %s %s: %w", what, v.Host, unwrapPath(err))
 	}
 	if st, err := os.Stat(real); err != nil {
-		return nil, err
+		return "", nil, err
 	} else if !st.IsDir() {
-		return nil, fmt.Errorf("the context %s is not a folder", dir)
+		return "", nil, fmt.Errorf("the %s %s is not a folder", what, v.Host)
 	}
-	if s.backend == BackendHost {
-		s.context = real
-		if s.sealed() {
-			return []backend.Mount{{Host: real, Guest: real, ReadOnly: true}}, nil
-		}
-		return nil, nil
+	switch {
+	case s.backend != BackendHost:
+		return v.Guest, []backend.Mount{{Host: real, Guest: v.Guest, ReadOnly: true, Own: true}}, nil
+	case s.sealed():
+		return real, []backend.Mount{{Host: real, Guest: real, ReadOnly: true}}, nil
 	}
-	s.context = guestContext
-	return []backend.Mount{{Host: real, Guest: guestContext, ReadOnly: true, Own: true}}, nil
+	return real, nil, nil
 }

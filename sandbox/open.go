@@ -90,6 +90,7 @@ type options struct {
 	grace      time.Duration
 	takeOver   *time.Duration
 	context    string
+	readOnly   []Volume
 	recorder   Recorder
 	mounts     []backend.Mount
 	checkpoint string
@@ -194,7 +195,7 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (op
 	if err != nil {
 		return fail("workspace", err, "")
 	}
-	shown, err := sb.takeContext(o.context)
+	shown, err := sb.takeContext(o.context, o.readOnly)
 	if err != nil {
 		return fail("workspace", err, "check the path")
 	}

@@ -48,6 +48,9 @@ const (
 	SecretRevoke   = "secret.revoke"
 	KeyIssue       = "key.issue" // of a run's context key
 	KeyRevoke      = "key.revoke"
+	LeaseIssue     = "lease.issue" // of a run's model lease
+	LeaseRevoke    = "lease.revoke"
+	ModelCall      = "model.call" // a call of a model, before it is sent
 	// These go before a command's full name, such as tasks.comment: what was decided about a call, and how one ended that
 	// changes something.
 	CommandPrefix = "command."

@@ -29,7 +29,7 @@ var layers = [][]string{
 	{"internal/relay"},
 	{"internal/backend"},
 	{"sandbox"},
-	{"internal/run"},
+	{"internal/run", "internal/install"},
 	{"internal/command", "internal/bench"},
 	{"internal/gateway"},
 	{"internal/daemon", "internal/mcp"},

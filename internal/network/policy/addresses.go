@@ -62,11 +62,11 @@ func (a *Addresses) Check(addr netip.Addr, named bool) error {
 	}
 	addr = plainAddr(addr)
 	if synthetic.Contains(addr) {
-		what, _ := closedClass(addr)
+		what, _ := Closed(addr)
 		return &AddressError{Addr: addr, Class: what, Never: true}
 	}
 	if !named {
-		if what, closed := closedClass(addr); closed {
+		if what, closed := Closed(addr); closed {
 			return &AddressError{Addr: addr, Class: what}
 		}
 		own, err := a.isOwn(addr)

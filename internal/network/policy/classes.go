@@ -91,9 +91,9 @@ func classify(addr netip.Addr) (class, bool) {
 	return classes[at], true
 }
 
-// closedClass says what the address is when it is no part of the public internet, by itself or by the IPv4 address
-// that it carries. The host's own addresses are not known here.
-func closedClass(addr netip.Addr) (string, bool) {
+// Closed says what the address is when it is no part of the public internet, such as "a private address". The host's own
+// addresses are not known here.
+func Closed(addr netip.Addr) (string, bool) {
 	if synthetic.Contains(addr) {
 		return "an address that stands for a name inside the sandbox", true
 	}

@@ -203,7 +203,7 @@ func (p Policy) match(t target, port uint16, udp bool, objection func(Rule) stri
 // need not wait; the host's own addresses are known at the dial only.
 func (p Policy) everything(t target) Decision {
 	if t.name == "" {
-		if what, closed := closedClass(t.addr); closed {
+		if what, closed := Closed(t.addr); closed {
 			return deny("%s is %s, and the network is the public internet only", t.addr, what)
 		}
 	}

@@ -55,7 +55,7 @@ func Suggest(events []Event) []string {
 		}
 		reached[name] = true
 		add(target{name: name}, e.Port)
-		if _, closed := closedClass(addr); closed && nameable(addr) {
+		if _, closed := Closed(addr); closed && nameable(addr) {
 			add(target{addr: addr}, e.Port)
 		}
 	}
