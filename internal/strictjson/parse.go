@@ -4,24 +4,27 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strconv"
 	"unicode/utf8"
 )
 
-type kind string
+// Kind is what a value is. It reads as in a sentence.
+type Kind string
 
+// The kinds.
 const (
-	kindNull   kind = "null"
-	kindBool   kind = "true or false"
-	kindNumber kind = "a number"
-	kindString kind = "a string"
-	kindArray  kind = "a list"
-	kindObject kind = "an object"
+	Null   Kind = "null"
+	Bool   Kind = "true or false"
+	Number Kind = "a number"
+	String Kind = "a string"
+	Array  Kind = "a list"
+	Object Kind = "an object"
 )
 
 // node is one value of the document with its place, which encoding/json forgets.
 type node struct {
-	kind       kind
+	kind       Kind
 	start, end int
 	text       string  // of a scalar or a key
 	keys       []*node // of an object, beside items
@@ -31,23 +34,23 @@ type node struct {
 // plain is the value as encoding/json would give it to an `any`.
 func (n *node) plain() any {
 	switch n.kind {
-	case kindBool:
+	case Bool:
 		return n.text == "true"
-	case kindNumber:
+	case Number:
 		// A number too large for a float stays exact rather than becoming infinite.
 		if f, err := strconv.ParseFloat(n.text, 64); err == nil {
 			return f
 		}
 		return json.Number(n.text)
-	case kindString:
+	case String:
 		return n.text
-	case kindArray:
+	case Array:
 		list := make([]any, len(n.items))
 		for i, item := range n.items {
 			list[i] = item.plain()
 		}
 		return list
-	case kindObject:
+	case Object:
 		m := make(map[string]any, len(n.items))
 		for i, key := range n.keys {
 			m[key.text] = n.items[i].plain()
@@ -59,11 +62,22 @@ func (n *node) plain() any {
 
 // parse checks the syntax of the whole document first (encoding/json does, with the offset), then walks its tokens.
 func parse(data []byte) (*node, *Error) {
+	if err := syntax(data); err != nil {
+		return nil, err
+	}
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.UseNumber()
+	p := parser{data: data, dec: dec}
+	return p.value()
+}
+
+// syntax says what is wrong with a document that is no JSON.
+func syntax(data []byte) *Error {
 	if len(bytes.TrimSpace(data)) == 0 {
-		return nil, &Error{Message: "there is no JSON here; the smallest valid document is {}"}
+		return &Error{Message: "there is no JSON here; the smallest valid document is {}"}
 	}
 	if bytes.HasPrefix(data, []byte("\xef\xbb\xbf")) {
-		return nil, &Error{Message: "the file starts with a byte order mark; save it as plain UTF-8"}
+		return &Error{Message: "the file starts with a byte order mark; save it as plain UTF-8"}
 	}
 	if !utf8.Valid(data) {
 		at := 0
@@ -74,25 +88,23 @@ func parse(data []byte) (*node, *Error) {
 			}
 			at += size
 		}
-		return nil, &Error{Offset: at, Message: "this is not UTF-8 text"}
+		return &Error{Offset: at, Message: "this is not UTF-8 text"}
+	}
+	if json.Valid(data) {
+		return nil
 	}
 	var raw json.RawMessage
-	if err := json.Unmarshal(data, &raw); err != nil {
-		var syntax *json.SyntaxError
-		if errors.As(err, &syntax) {
-			// The offset stands after the byte that was wrong; at the end of the input there is none.
-			at := max(int(syntax.Offset)-1, 0)
-			if syntax.Error() == "unexpected end of JSON input" {
-				at = len(data)
-			}
-			return nil, &Error{Offset: at, Message: "not valid JSON: " + syntax.Error(), Err: err}
-		}
-		return nil, &Error{Message: "not valid JSON: " + err.Error(), Err: err}
+	err := json.Unmarshal(data, &raw)
+	var bad *json.SyntaxError
+	if !errors.As(err, &bad) {
+		return &Error{Message: fmt.Sprintf("not valid JSON: %v", err), Err: err}
 	}
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.UseNumber()
-	p := parser{data: data, dec: dec}
-	return p.value()
+	// The offset stands after the byte that was wrong; at the end of the input there is none.
+	at := max(int(bad.Offset)-1, 0)
+	if bad.Error() == "unexpected end of JSON input" {
+		at = len(data)
+	}
+	return &Error{Offset: at, Message: "not valid JSON: " + bad.Error(), Err: err}
 }
 
 type parser struct {
@@ -120,13 +132,13 @@ func (p *parser) value() (*node, *Error) {
 	}
 	switch tok := tok.(type) {
 	case nil:
-		n.kind = kindNull
+		n.kind = Null
 	case bool:
-		n.kind, n.text = kindBool, strconv.FormatBool(tok)
+		n.kind, n.text = Bool, strconv.FormatBool(tok)
 	case json.Number:
-		n.kind, n.text = kindNumber, tok.String()
+		n.kind, n.text = Number, tok.String()
 	case string:
-		n.kind, n.text = kindString, tok
+		n.kind, n.text = String, tok
 	case json.Delim:
 		if err := p.inside(n, tok); err != nil {
 			return nil, err
@@ -136,19 +148,19 @@ func (p *parser) value() (*node, *Error) {
 }
 
 func (p *parser) inside(n *node, open json.Delim) *Error {
-	n.kind = kindArray
+	n.kind = Array
 	if open == '{' {
-		n.kind = kindObject
+		n.kind = Object
 	}
 	seen := map[string]bool{}
 	for p.dec.More() {
 		at := "[" + strconv.Itoa(len(n.items)) + "]"
-		if n.kind == kindObject {
+		if n.kind == Object {
 			tok, key, err := p.next()
 			if err != nil {
 				return err
 			}
-			key.text, key.kind = tok.(string), kindString
+			key.text, key.kind = tok.(string), String
 			at = pathKey(key.text)
 			if seen[key.text] {
 				return &Error{Path: at, Offset: key.start, Message: "given twice: keep one of them"}

@@ -89,7 +89,7 @@ func (d *decoder) value(n *node, v reflect.Value, path string) *Error {
 		v.Set(reflect.ValueOf(Raw{doc: d.data, start: n.start, end: n.end, path: path}))
 		return nil
 	}
-	if n.kind == kindNull {
+	if n.kind == Null {
 		switch t.Kind() {
 		case reflect.Pointer, reflect.Slice, reflect.Map, reflect.Interface:
 			v.SetZero()
@@ -114,7 +114,7 @@ func (d *decoder) value(n *node, v reflect.Value, path string) *Error {
 		return d.duration(n, v, path)
 	}
 	if u, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
-		if n.kind != kindString {
+		if n.kind != String {
 			return d.mismatch(n, path, "a string")
 		}
 		return d.own(n, path, u.UnmarshalText([]byte(n.text)))
@@ -151,7 +151,7 @@ func (d *decoder) own(n *node, path string, err error) *Error {
 }
 
 func (d *decoder) duration(n *node, v reflect.Value, path string) *Error {
-	if n.kind != kindString {
+	if n.kind != String {
 		return d.mismatch(n, path, `a duration such as "30s" or "2h"`)
 	}
 	dur, err := time.ParseDuration(n.text)
@@ -165,17 +165,17 @@ func (d *decoder) duration(n *node, v reflect.Value, path string) *Error {
 func (d *decoder) scalar(n *node, v reflect.Value, path string) *Error {
 	switch v.Kind() {
 	case reflect.Bool:
-		if n.kind != kindBool {
+		if n.kind != Bool {
 			return d.mismatch(n, path, "true or false")
 		}
 		v.SetBool(n.text == "true")
 	case reflect.String:
-		if n.kind != kindString {
+		if n.kind != String {
 			return d.mismatch(n, path, "a string")
 		}
 		v.SetString(n.text)
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
-		if n.kind != kindNumber {
+		if n.kind != Number {
 			return d.mismatch(n, path, "an integer")
 		}
 		i, err := strconv.ParseInt(n.text, 10, v.Type().Bits())
@@ -184,7 +184,7 @@ func (d *decoder) scalar(n *node, v reflect.Value, path string) *Error {
 		}
 		v.SetInt(i)
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		if n.kind != kindNumber {
+		if n.kind != Number {
 			return d.mismatch(n, path, "an integer")
 		}
 		u, err := strconv.ParseUint(n.text, 10, v.Type().Bits())
@@ -193,7 +193,7 @@ func (d *decoder) scalar(n *node, v reflect.Value, path string) *Error {
 		}
 		v.SetUint(u)
 	case reflect.Float32, reflect.Float64:
-		if n.kind != kindNumber {
+		if n.kind != Number {
 			return d.mismatch(n, path, "a number")
 		}
 		f, err := strconv.ParseFloat(n.text, v.Type().Bits())
@@ -219,7 +219,7 @@ func (d *decoder) mismatch(n *node, path, want string) *Error {
 }
 
 func (d *decoder) list(n *node, v reflect.Value, path string) *Error {
-	if n.kind != kindArray {
+	if n.kind != Array {
 		return d.mismatch(n, path, "a list")
 	}
 	into := v
@@ -238,7 +238,7 @@ func (d *decoder) list(n *node, v reflect.Value, path string) *Error {
 }
 
 func (d *decoder) dict(n *node, v reflect.Value, path string) *Error {
-	if n.kind != kindObject {
+	if n.kind != Object {
 		return d.mismatch(n, path, "an object")
 	}
 	t := v.Type()
@@ -258,7 +258,7 @@ func (d *decoder) dict(n *node, v reflect.Value, path string) *Error {
 }
 
 func (d *decoder) object(n *node, v reflect.Value, path string) *Error {
-	if n.kind != kindObject {
+	if n.kind != Object {
 		return d.mismatch(n, path, "an object")
 	}
 	known := fields(v.Type())
