@@ -89,6 +89,7 @@ type configSetInput struct {
 type configShown struct {
 	Tools   configTools   `json:"tools"`
 	Network networkBlock  `json:"network"`
+	Models  modelsBlock   `json:"models"`
 	Gateway configGateway `json:"gateway"`
 	Audit   config.Audit  `json:"audit"`
 }
@@ -129,6 +130,9 @@ func readConfig(file *config.Config) (out configShown, err error) {
 		return out, err
 	}
 	if out.Network, err = networkOf(file); err != nil {
+		return out, err
+	}
+	if err = file.Models(&out.Models); err != nil {
 		return out, err
 	}
 	host, port := file.Gateway.Address()

@@ -30,6 +30,8 @@ type Config struct {
 	Tools Tools `json:"tools"`
 	// Net is the block network: what the operator decided for every sandbox.
 	Net strictjson.Raw `json:"network"`
+	// Mod is the block models: which model providers there are, and what runs may have of them.
+	Mod strictjson.Raw `json:"models"`
 	// Gateway says where the daemon listens besides its socket.
 	Gateway Gateway `json:"gateway"`
 	// Audit says where the head of the audit is.
@@ -203,6 +205,9 @@ func (c *Config) Sandbox(into any) error { return c.located(c.Tools.Sandbox.Deco
 
 // Network decodes the block network.
 func (c *Config) Network(into any) error { return c.located(c.Net.Decode(into)) }
+
+// Models decodes the block models.
+func (c *Config) Models(into any) error { return c.located(c.Mod.Decode(into)) }
 
 // located names the file, in the form that editors jump to.
 func (c *Config) located(err error) error {
