@@ -79,7 +79,7 @@ func (messages) read(a *asked, body []byte) error {
 			}
 		}
 	}
-	a.place = placeOf(by)
+	a.speakers = by
 	return nil
 }
 

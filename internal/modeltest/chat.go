@@ -89,7 +89,7 @@ func (chat) read(a *asked, body []byte) error {
 			by = append(by, result)
 		}
 	}
-	a.place = placeOf(by)
+	a.speakers = by
 	return nil
 }
 

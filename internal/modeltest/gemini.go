@@ -69,7 +69,7 @@ func (gemini) read(a *asked, body []byte) error {
 			}
 		}
 	}
-	a.place = placeOf(by)
+	a.speakers = by
 	return nil
 }
 

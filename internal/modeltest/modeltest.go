@@ -8,7 +8,7 @@ package modeltest
 
 import (
 	"encoding/json"
-	"fmt"
+	"slices"
 	"time"
 )
 
@@ -82,11 +82,7 @@ func Shell(command string) Item { return Item{kind: shell, text: command} }
 
 // Call is a call of a tool, whether or not it is offered. An input that cannot be JSON is a mistake of the script's, and panics.
 func Call(tool string, input any) Item {
-	b, err := json.Marshal(input)
-	if err != nil {
-		panic(fmt.Sprintf("modeltest: the input of %s cannot be JSON: %v", tool, err))
-	}
-	return Item{kind: call, tool: tool, input: b}
+	return Item{kind: call, tool: tool, input: encodeJSON(input)}
 }
 
 // Error is the provider's. At the beginning of a turn it is the answer's status, later it is an event of the stream.
@@ -134,6 +130,9 @@ func (u Usage) input() int64 { return u.Input + u.CacheRead + u.CacheWrite }
 // ends says whether nothing comes after the item.
 func (i Item) ends() bool { return i.kind == fail || i.kind == cut || i.kind == silent }
 
+// says tells whether the item is content.
+func (i Item) says() bool { return i.kind == text || i.kind == thinking || i.kind == shell || i.kind == call }
+
 // overloaded is the error in the words of a dialect.
 func (i Item) overloaded(dialect string) Item {
 	if i.status != 0 {
@@ -170,7 +169,8 @@ const (
 )
 
 // placeOf reads the speakers in turn. What programs put beside the results of tools (reminders) is part of the round.
-func placeOf(speakers []rune) place {
+// Where the script broke an answer off, the text that comes next is the program's, which wants the rest of it.
+func (s *Script) placeOf(speakers []rune) place {
 	p := place{prompt: -1}
 	for i := 0; i < len(speakers); {
 		if speakers[i] == byModel {
@@ -181,13 +181,25 @@ func placeOf(speakers []rune) place {
 		for ; i < len(speakers) && speakers[i] != byModel; i++ {
 			results = results || speakers[i] == result
 		}
-		if results {
+		switch {
+		case results:
 			p.round++
-		} else {
+		case p.prompt < 0 || !s.breaks(p):
 			p.prompt++
 			p.round = 0
 		}
 	}
 	p.prompt = max(p.prompt, 0)
 	return p
+}
+
+// breaks says whether the turn is one that ends in its middle, after something was said.
+func (s *Script) breaks(p place) bool {
+	turns := s.of(p.prompt).Turns
+	if p.round >= len(turns) {
+		return false
+	}
+	t := turns[p.round]
+	said := slices.IndexFunc(t, Item.says)
+	return said >= 0 && slices.ContainsFunc(t[said:], Item.ends)
 }

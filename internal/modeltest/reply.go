@@ -18,7 +18,7 @@ type asked struct {
 	encrypted         bool // whether Responses are to have the reasoning in its opaque form
 	tools             []tool
 	wants             *schema // of the answer, if it is to be JSON
-	place             place
+	speakers          []rune
 	size              int // of the body
 	echo              map[string]any
 }
@@ -159,7 +159,7 @@ func (s *stream) happens(i Item) (over bool) {
 	return false
 }
 
-// encodeJSON writes what this package makes itself, which always can be written.
+// encodeJSON writes as models and providers do: < and > as they are. What cannot be JSON is a mistake of the script's.
 func encodeJSON(v any) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

@@ -87,7 +87,7 @@ func (responses) read(a *asked, body []byte) error {
 			by = append(by, byModel)
 		}
 	}
-	a.place = placeOf(by)
+	a.speakers = by
 	return nil
 }
 

@@ -261,12 +261,13 @@ func (s *Server) decide(way dialect, a *asked, r *http.Request, got *Request) ([
 	case len(a.tools) == 0 && !s.always:
 		return []Item{Text(s.side(a))}, nil
 	}
-	got.Turn, got.Prompt = a.place.round, a.place.prompt
-	script := s.script.of(a.place.prompt)
-	if a.place.round >= len(script.Turns) {
+	at := s.script.placeOf(a.speakers)
+	got.Turn, got.Prompt = at.round, at.prompt
+	script := s.script.of(at.prompt)
+	if at.round >= len(script.Turns) {
 		return []Item{Text("That was all of the script.")}, nil
 	}
-	return s.happening(a.place, a.dialect, script.Turns[a.place.round]), nil
+	return s.happening(at, a.dialect, script.Turns[at.round]), nil
 }
 
 // side is what is said to requests that offer no tools.

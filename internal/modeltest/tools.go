@@ -106,11 +106,11 @@ func shellCall(tools []tool, command string) (called, error) {
 	argv := []string{"bash", "-lc", command}
 	switch t.Type {
 	case "local_shell":
-		return encode(t, map[string]any{"type": "exec", "command": argv, "env": map[string]string{}})
+		return called{t, encodeJSON(map[string]any{"type": "exec", "command": argv, "env": map[string]string{}})}, nil
 	case "shell":
-		return encode(t, map[string]any{"commands": []string{command}})
+		return called{t, encodeJSON(map[string]any{"commands": []string{command}})}, nil
 	case "custom":
-		return encode(t, command)
+		return called{t, encodeJSON(command)}, nil
 	}
 	input, _ := t.Schema.example().(map[string]any)
 	if input == nil {
@@ -128,12 +128,7 @@ func shellCall(tools []tool, command string) (called, error) {
 	} else {
 		input[name] = command
 	}
-	return encode(t, input)
-}
-
-func encode(t tool, input any) (called, error) {
-	b, err := json.Marshal(input)
-	return called{tool: t, Input: b}, err
+	return called{t, encodeJSON(input)}, nil
 }
 
 // toolCall is a call by name; what is not offered is called as a function.

@@ -56,6 +56,16 @@ func TestNamespaceComesBack(t *testing.T) {
 	}
 }
 
+// TestCommandsAsTheyAre: a model does not write > as \\u003e, so that whoever looks for a string finds it.
+func TestCommandsAsTheyAre(t *testing.T) {
+	for _, w := range ways {
+		_, url := start(t, Script{Turns: []Turn{{Shell("a <b >c & d")}}})
+		if a := ask(t, "POST", url+w.path(false), w.body("u", false, w.offers())); !strings.Contains(a.body, "a <b >c & d") {
+			t.Errorf("%s: %s", w.name(), a.body)
+		}
+	}
+}
+
 func TestNoShellTool(t *testing.T) {
 	for _, w := range ways {
 		s, url := start(t, Script{Turns: []Turn{{Shell("ls")}}})
@@ -68,7 +78,7 @@ func TestNoShellTool(t *testing.T) {
 
 func TestACallThatCannotBeJSONPanics(t *testing.T) {
 	defer func() {
-		if p, _ := recover().(string); !strings.Contains(p, "bash") {
+		if p, _ := recover().(string); !strings.Contains(p, "cannot be JSON") {
 			t.Errorf("it said %q", p)
 		}
 	}()

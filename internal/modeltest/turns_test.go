@@ -64,18 +64,44 @@ func TestWithoutThenTheScriptBeginsAnew(t *testing.T) {
 func TestPlaceOfAnyConversation(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		speakers := []rune(rapid.StringMatching(`[umr]{0,20}`).Draw(r, "speakers"))
-		before := placeOf(speakers)
+		var script Script
+		before := script.placeOf(speakers)
 		if before.prompt < 0 || before.round < 0 || before.prompt+before.round > len(speakers) {
 			r.Fatalf("%+v", before)
 		}
 		// Each round of results is one turn further, and a text of the user's begins anew.
-		if got := placeOf(append(slices.Clone(speakers), 'm', 'r')); got != (place{before.prompt, before.round + 1}) {
+		if got := script.placeOf(append(slices.Clone(speakers), 'm', 'r')); got != (place{before.prompt, before.round + 1}) {
 			r.Fatalf("a round later: %+v, before %+v", got, before)
 		}
-		if got := placeOf(append(slices.Clone(speakers), 'm', 'u')); got.round != 0 {
+		if got := script.placeOf(append(slices.Clone(speakers), 'm', 'u')); got.round != 0 {
 			r.Fatalf("with a new text: %+v", got)
 		}
 	})
+}
+
+// TestGoingOnAfterABreak: a program may keep what it got of an answer, and ask for the rest with a text of its own.
+func TestGoingOnAfterABreak(t *testing.T) {
+	script := Script{
+		Turns: []Turn{{Text("first"), Shell("ls")}, {Text("half"), Cut().Times(1), Shell("ls")}, {Text("last")}},
+		Then:  []Script{{Turns: []Turn{{Text("second")}}}},
+	}
+	for _, w := range ways {
+		// An error before anything was said leaves nothing to go on with.
+		_, url := start(t, Script{Turns: []Turn{{Overloaded(), Text("first")}}, Then: script.Then})
+		if got := w.says(t, url, "umu", w.offers()); got.Text != "second" {
+			t.Errorf("%s: said %q", w.name(), got.Text)
+		}
+
+		_, url = start(t, script)
+		if a := ask(t, "POST", url+w.path(true), w.body("umr", true, w.offers())); a.err == nil {
+			t.Errorf("%s: %+v", w.name(), a)
+		}
+		for _, c := range []struct{ speakers, want string }{{"umrmu", "half"}, {"umrmumr", "last"}, {"umrmumrmu", "second"}, {"umu", "second"}} {
+			if got := w.says(t, url, c.speakers, w.offers()); got.Text != c.want {
+				t.Errorf("%s: %s: %q, not %q", w.name(), c.speakers, got.Text, c.want)
+			}
+		}
+	}
 }
 
 // TestSideRequests: titles and the like offer no tools, get a short text, and use up nothing.
