@@ -141,8 +141,13 @@ func TestAnyTurn(t *testing.T) {
 }
 
 func TestUsageAsTheScriptSays(t *testing.T) {
-	u := Usage{Input: 1000, Output: 200, CacheRead: 30000, CacheWrite: 400}
-	script := Script{Turns: []Turn{{Thinking("hm"), Text("x"), Uses(u)}}}
+	for _, u := range []Usage{{Input: 1000, Output: 200, CacheRead: 30000, CacheWrite: 400}, {Output: 1}, {}} {
+		testUsage(t, u)
+	}
+}
+
+func testUsage(t *testing.T, u Usage) {
+	script := Script{Turns: []Turn{{Thinking("more than one token"), Text("x"), Uses(u)}}}
 	for _, w := range ways {
 		_, url := start(t, script)
 		wanted := u

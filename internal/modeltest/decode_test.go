@@ -96,7 +96,7 @@ func wholeMessage(t rapid.TB, body string) said {
 func readMessages(t rapid.TB, all []event) said {
 	t.Helper()
 	var m message
-	open, input, over := false, "", false
+	open, input, over, pings := false, "", false, 0
 	for n, e := range all {
 		var in struct {
 			Type    string       `json:"type"`
@@ -149,6 +149,7 @@ func readMessages(t rapid.TB, all []event) said {
 				m.Content[last].Input = json.RawMessage(input)
 			}
 		case "ping":
+			pings++
 		case "message_delta":
 			want(t, !open && m.StopReason == nil, "the message ends: %s", e.data)
 			m.StopReason = in.Delta.StopReason
@@ -162,6 +163,7 @@ func readMessages(t rapid.TB, all []event) said {
 		}
 	}
 	want(t, over, "the message does not end")
+	want(t, len(m.Content) == 0 || pings == 1, "%d pings", pings)
 	return m.said(t)
 }
 
@@ -333,7 +335,7 @@ func readGemini(t rapid.TB, all []event) said {
 			}
 		}
 		u := g.Usage
-		want(t, u.Total == u.Prompt+u.Output+u.Thoughts, "the total is another: %s", e.data)
+		want(t, u.Total == u.Prompt+u.Output+u.Thoughts && u.Output >= 0, "the total is another: %s", e.data)
 		s.Usage = Usage{Input: u.Prompt - u.Cached, Output: u.Output + u.Thoughts, CacheRead: u.Cached}
 	}
 	s.Stop = "end" // Gemini does not tell

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -243,6 +244,26 @@ func TestShortWaits(t *testing.T) {
 	for _, w := range ways {
 		if got := w.says(t, url, "u", w.offers()); got.Text != "a text in some pieces" || len(got.Calls) != 1 {
 			t.Errorf("%s: %+v", w.name(), got)
+		}
+	}
+}
+
+// TestWaitsAreWhereTheScriptHasThem: a pause happens once, and Slow from its place on.
+func TestWaitsAreWhereTheScriptHasThem(t *testing.T) {
+	turn := Turn{Pause(time.Hour), Text("a"), Pause(time.Minute), Slow(time.Second), Text("bc")}
+	for name, d := range map[string]dialect{"messages": messages{}, "responses": responses{}, "chat": chat{}, "gemini": gemini{}} {
+		r, err := newReply(asked{sse: true}, 1, turn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var waits []time.Duration
+		for _, s := range d.stream(r) {
+			if s.wait > 0 {
+				waits = append(waits, s.wait)
+			}
+		}
+		if r.before != time.Hour || len(waits) < 2 || waits[0] != time.Minute+time.Second || slices.ContainsFunc(waits[1:], func(d time.Duration) bool { return d != time.Second }) {
+			t.Errorf("%s: %v, then %v", name, r.before, waits)
 		}
 	}
 }

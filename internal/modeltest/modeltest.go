@@ -131,7 +131,9 @@ func (u Usage) input() int64 { return u.Input + u.CacheRead + u.CacheWrite }
 func (i Item) ends() bool { return i.kind == fail || i.kind == cut || i.kind == silent }
 
 // says tells whether the item is content.
-func (i Item) says() bool { return i.kind == text || i.kind == thinking || i.kind == shell || i.kind == call }
+func (i Item) says() bool {
+	return i.kind == text || i.kind == thinking || i.kind == shell || i.kind == call
+}
 
 // overloaded is the error in the words of a dialect.
 func (i Item) overloaded(dialect string) Item {

@@ -341,7 +341,6 @@ func (s *Server) wholly(w http.ResponseWriter, r *http.Request, way dialect, p *
 			s.sleep(r, forever)
 		case cut:
 			w.Header().Set("Content-Type", "application/json")
-			w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 			s.write(w, body[:len(body)/2])
 			panic(http.ErrAbortHandler)
 		case pause:

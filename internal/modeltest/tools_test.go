@@ -30,6 +30,7 @@ func TestShellTools(t *testing.T) {
 		"chat, custom":        {2, []object{{"type": "custom", "custom": object{"name": "bash"}}}, "bash", cmd},
 		"opencode":            {2, []object{{"type": "function", "function": object{"name": "bash", "parameters": commandSchema}}}, "bash", `{"command":` + line + `,"description":"as the script says"}`},
 		"gemini":              {3, []object{{"name": "run_shell_command", "parameters": object{"type": "OBJECT", "properties": object{"command": object{"type": "STRING"}, "is_background": object{"type": "BOOLEAN"}}, "required": []string{"command", "is_background"}}}}, "run_shell_command", `{"command":` + line + `,"is_background":false}`},
+		"an array or not":     {0, []object{{"name": "shell", "input_schema": schema(nil, object{"command": object{"anyOf": []object{list, text}}})}}, "shell", `{"command":` + line + `}`},
 		"the better one":      {0, []object{{"name": "terminal"}, {"name": "Bash"}}, "Bash", `{"command":` + line + `}`},
 	} {
 		t.Run(name, func(t *testing.T) {
