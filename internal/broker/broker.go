@@ -93,9 +93,10 @@ type Call struct {
 	Refused string
 	// What follows is for End.
 	Key       string // its name
-	Status    int    // what the agent got
+	Status    int    // what the agent got; 0 if it had gone before that
 	Failed    string // what went wrong, empty if nothing did
 	Usage     Usage
+	Estimated bool // Usage is an estimate, since the provider did not say
 	Took      time.Duration
 	FirstByte time.Duration
 }
