@@ -112,6 +112,7 @@ var granting = []struct{ in, what, grant string }{
 	// Chat.
 	{"c field", `"web_search_options":{}`, WebSearch},
 	{"c field", `"store":true`, Store},
+	{"c field", `"store":"false"`, Store},
 	{"c field", `"plugins":[{"id":"web"}]`, "field:plugins"},
 	{"c field", `"web_search":true`, "field:web_search"},
 	{"c field", `"search_parameters":{}`, "field:search_parameters"},

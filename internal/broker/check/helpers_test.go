@@ -11,7 +11,9 @@ type checker func(string, Grants) (Request, *Refusal)
 func messages(body string, g Grants) (Request, *Refusal)  { return Messages([]byte(body), g) }
 func responses(body string, g Grants) (Request, *Refusal) { return Responses([]byte(body), g) }
 func chat(body string, g Grants) (Request, *Refusal)      { return Chat([]byte(body), g) }
-func gemini1(body string, g Grants) (Request, *Refusal)   { return Gemini("gemini-3-pro", []byte(body), g) }
+func gemini1(body string, g Grants) (Request, *Refusal) {
+	return Gemini("gemini-3-pro", []byte(body), g)
+}
 func geminiCount(body string, g Grants) (Request, *Refusal) {
 	return GeminiCount("gemini-3-pro", []byte(body), g)
 }
