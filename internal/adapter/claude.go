@@ -85,10 +85,7 @@ type claudeBlock struct {
 func readClaude(s *scribe) func([]byte) {
 	return func(line []byte) {
 		var l claudeLine
-		if json.Unmarshal(line, &l) != nil {
-			if line[0] != '{' {
-				s.text(Text, string(line), "")
-			}
+		if !s.parse(line, &l) {
 			return
 		}
 		switch l.Type {

@@ -109,6 +109,15 @@ func (s *scribe) say(e Event) {
 	s.tell(e)
 }
 
+// parse reads a line of JSON. What is none, is text that the program, or what it started, wrote beside its events.
+func (s *scribe) parse(line []byte, into any) bool {
+	if line[0] != '{' {
+		s.say(Event{Kind: Note, Text: string(line)})
+		return false
+	}
+	return json.Unmarshal(line, into) == nil
+}
+
 // start tells the conversation and the model, each when it is known and new.
 func (s *scribe) start(session, model string) {
 	if !isSession.MatchString(session) {
@@ -163,6 +172,33 @@ func (s *scribe) finish() {
 		e.Text = s.failure
 	}
 	s.say(e)
+}
+
+// messageOf is the text of an error that may be the provider's answer as it came.
+func messageOf(s string) string {
+	var answer struct {
+		Error struct {
+			Message string `json:"message"`
+		} `json:"error"`
+	}
+	if strings.HasPrefix(s, "{") && json.Unmarshal([]byte(s), &answer) == nil && answer.Error.Message != "" {
+		return answer.Error.Message
+	}
+	return s
+}
+
+// ids are those of tools that were begun. There are few at once.
+type ids map[string]bool
+
+func (i ids) add(id string) bool {
+	if i[id] {
+		return false
+	}
+	if len(i) >= maxEvents {
+		clear(i)
+	}
+	i[cut(id, maxName)] = true
+	return true
 }
 
 func cut(s string, most int) string {
