@@ -10,8 +10,10 @@ import (
 	"time"
 
 	"ravi/internal/access"
+	"ravi/internal/adapter"
 	"ravi/internal/command"
 	"ravi/internal/store"
+	"ravi/internal/strictjson"
 	safe "ravi/internal/term"
 )
 
@@ -27,9 +29,13 @@ profiles).
 What a run writes to memory is pending until you approve it, so that a run that
 was led astray does not instruct the next one. --auto-approve names paths of
 which that is not so: * stands for anything within a part of a path, and ** at
-the end for all that is below. Skills are always pending.`,
+the end for all that is below. Skills are always pending.
+
+With --program, its tasks are done by an agent program of another maker; ravi
+sandbox run --agent NAME --task "…" then starts that one.`,
 		Examples: []command.Example{
 			{Line: `ravi agents create anna --instructions "You mend web pages."`},
+			{What: "who works with Claude Code", Line: "ravi agents create anna --program claude"},
 			{What: "instructions from a file; notes of its runs count at once", Line: "ravi agents create anna --instructions-file AGENTS.md \\\n      --auto-approve 'notes/**'"},
 		},
 		Handler: createAgent,
@@ -95,6 +101,7 @@ type agentsCreateInput struct {
 	Instructions     string   `json:"instructions" flag:"instructions" short:"i" value:"TEXT" host:"none" usage:"what its runs find as AGENTS.md"`
 	InstructionsFile string   `json:"instructions_file" flag:"instructions-file" value:"FILE" host:"path" usage:"the same, from a file; - is standard input"`
 	Profile          string   `json:"profile" flag:"profile" value:"NAME" host:"none" usage:"what bounds its keys (default 'default')"`
+	Program          string   `json:"program" flag:"program" value:"NAME" host:"none" usage:"the agent program that does its tasks: claude, codex, gemini, opencode, pi or command"`
 	AutoApprove      []string `json:"auto_approve" flag:"auto-approve" value:"PATTERN" host:"none" usage:"paths of memory that its runs may write; may be repeated"`
 }
 
@@ -145,6 +152,7 @@ type agentsEditInput struct {
 	Instructions     *string  `json:"instructions" flag:"instructions" short:"i" value:"TEXT" host:"none" usage:"what its runs find as AGENTS.md"`
 	InstructionsFile string   `json:"instructions_file" flag:"instructions-file" value:"FILE" host:"path" usage:"the same, from a file; - is standard input"`
 	Profile          string   `json:"profile" flag:"profile" value:"NAME" host:"none" usage:"what bounds its keys"`
+	Program          *string  `json:"program" flag:"program" value:"NAME" host:"none" usage:"the agent program that does its tasks; '' is none"`
 	AutoApprove      []string `json:"auto_approve" flag:"auto-approve" value:"PATTERN" host:"none" usage:"paths of memory that its runs may write; may be repeated, '' is none"`
 }
 
@@ -154,8 +162,14 @@ type agentsArchiveInput struct {
 }
 
 func createAgent(ctx context.Context, env *command.Env, in agentsCreateInput) (store.Agent, error) {
-	a := store.Agent{Name: in.Name, Instructions: in.Instructions, Profile: in.Profile}
-	var err error
+	a := store.Agent{Name: in.Name, Instructions: in.Instructions, Profile: in.Profile, Program: in.Program}
+	err := checkAgentName(in.Name)
+	if err == nil {
+		err = checkProgram(in.Program)
+	}
+	if err != nil {
+		return a, err
+	}
 	if in.InstructionsFile != "" {
 		if in.Instructions != "" {
 			return a, errTwoInstructions()
@@ -189,6 +203,14 @@ func editAgent(ctx context.Context, env *command.Env, in agentsEditInput) (store
 	if err := checkProfile(ctx, env, in.Profile); err != nil {
 		return store.Agent{}, err
 	}
+	if err := checkAgentName(in.Name); err != nil {
+		return store.Agent{}, err
+	}
+	if in.Program != nil {
+		if err := checkProgram(*in.Program); err != nil {
+			return store.Agent{}, err
+		}
+	}
 	if in.InstructionsFile != "" {
 		if in.Instructions != nil {
 			return store.Agent{}, errTwoInstructions()
@@ -209,6 +231,9 @@ func editAgent(ctx context.Context, env *command.Env, in agentsEditInput) (store
 		if in.Profile != "" {
 			a.Profile = in.Profile
 		}
+		if in.Program != nil {
+			a.Program = *in.Program
+		}
 		if in.AutoApprove != nil {
 			a.AutoApprove = patterns
 		}
@@ -228,6 +253,32 @@ func changeAgent(ctx context.Context, env *command.Env, typed string, change fun
 		change(a)
 		return nil
 	})
+}
+
+// checkAgentName refuses the name of an agent program: --agent would not say which of the two is meant.
+func checkAgentName(name string) error {
+	p, ok := adapter.Lookup(name)
+	if !ok {
+		return nil
+	}
+	return command.Usage(fmt.Sprintf("an agent cannot have the name %s: it is an agent program's (%s)", p.Name, p.Title),
+		fmt.Sprintf("give it another name, and the program with --program: ravi agents create my-%s --program %s", p.Name, p.Name))
+}
+
+// checkProgram refuses an agent program that this Ravi does not know.
+func checkProgram(name string) error {
+	if _, ok := adapter.Lookup(name); ok || name == "" {
+		return nil
+	}
+	var names []string
+	for _, p := range adapter.Programs() {
+		names = append(names, p.Name)
+	}
+	hint := "there are " + strings.Join(names, ", ")
+	if near := strictjson.Nearest(name, names); near != "" {
+		hint = "did you mean " + near + "?"
+	}
+	return command.Usage(fmt.Sprintf("there is no agent program %.40q", name), hint)
 }
 
 // checkProfile refuses a profile that is not there.
@@ -319,15 +370,16 @@ func printAgents(env *command.Env, w io.Writer, p paged[store.Agent]) error {
 		if a.ArchivedAt != nil {
 			state = "archived"
 		}
-		rows[i] = []string{a.ID, a.Name, a.Profile, age(time.Since(a.CreatedAt)), state}
+		rows[i] = []string{a.ID, a.Name, a.Program, a.Profile, age(time.Since(a.CreatedAt)), state}
 	}
-	return printRows(env, w, "agents", []safe.Column{{Title: "ID"}, {Title: "NAME", Flex: true}, {Title: "PROFILE", Flex: true}, {Title: "AGE", Right: true}, {}},
+	return printRows(env, w, "agents", []safe.Column{{Title: "ID"}, {Title: "NAME", Flex: true}, {Title: "PROGRAM"}, {Title: "PROFILE", Flex: true}, {Title: "AGE", Right: true}, {}},
 		rows, nextPage("--before", p.Next))
 }
 
 func printAgent(env *command.Env, w io.Writer, a store.Agent) error {
 	printLine(w, "id", a.ID)
 	printLine(w, "name", a.Name)
+	printLine(w, "program", a.Program)
 	printLine(w, "profile", a.Profile)
 	printLine(w, "auto-approve", strings.Join(a.AutoApprove, " "))
 	printLine(w, "created", moment(a.CreatedAt))

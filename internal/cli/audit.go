@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"ravi/internal/audit"
@@ -334,12 +335,15 @@ func when(flag, text string) (time.Time, error) {
 	if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
 		return time.Now().Add(-ago), nil
 	}
+	if n, err := strconv.ParseUint(strings.TrimSuffix(text, "d"), 10, 16); err == nil && strings.HasSuffix(text, "d") {
+		return time.Now().AddDate(0, 0, -int(n)), nil
+	}
 	for _, form := range []string{time.RFC3339, "2006-01-02T15:04:05", time.DateTime, time.DateOnly} {
 		if at, err := time.ParseInLocation(form, text, time.Local); err == nil {
 			return at, nil
 		}
 	}
-	return time.Time{}, command.Usage(fmt.Sprintf("%s %.40q is no moment", flag, text), "write 2h, 2026-03-01 or 2026-03-01T10:00:00Z")
+	return time.Time{}, command.Usage(fmt.Sprintf("%s %.40q is no moment", flag, text), "write 2h, 7d, 2026-03-01 or 2026-03-01T10:00:00Z")
 }
 
 func verifyAudit(ctx context.Context, env *command.Env, in auditVerifyInput) (auditVerified, error) {

@@ -86,6 +86,7 @@ func newTable(parts parts) *command.Table {
 	addConfig(t)
 	addContextSnapshot(t)
 	addMCP(t)
+	addUsage(t)
 	for _, register := range parts.register {
 		register(t)
 	}

@@ -59,7 +59,6 @@ var (
 	providerForm = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,31}$`)
 	modelForm    = regexp.MustCompile(`^[A-Za-z0-9*][A-Za-z0-9._:/@+*-]{0,199}$`)
 	secretForm   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,63}$`)
-	grantField   = regexp.MustCompile(`^` + check.FieldPrefix + `[A-Za-z_][A-Za-z0-9_]{0,63}$`)
 )
 
 // bearer sends the key as a token, whatever the dialect's own way is.
@@ -225,7 +224,7 @@ func (m *modelPrices) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// grantNames are what models.allow can have besides field:NAME.
+// grantNames are what models.allow can have besides field:NAME and type:NAME.
 var grantNames = []string{
 	check.WebSearch, check.WebFetch, check.CodeExecution, check.MCP, check.URLs, check.Files, check.Store, check.Background, check.ImageGeneration,
 	check.FileSearch,
@@ -237,14 +236,14 @@ func (g *modelGrants) UnmarshalJSON(data []byte) error {
 		return err
 	}
 	for _, name := range names {
-		if slices.Contains(grantNames, name) || grantField.MatchString(name) {
+		if check.Known(name) {
 			continue
 		}
 		text := fmt.Sprintf("%s is nothing that can be allowed", strconv.QuoteToASCII(name))
 		if near := strictjson.Nearest(name, grantNames); near != "" {
 			return fmt.Errorf("%s; did you mean %s?", text, near)
 		}
-		return fmt.Errorf("%s: it is one of %s, or %sNAME", text, strings.Join(grantNames, ", "), check.FieldPrefix)
+		return fmt.Errorf("%s: it is one of %s, or %sNAME or %sNAME", text, strings.Join(grantNames, ", "), check.FieldPrefix, check.TypePrefix)
 	}
 	*g = names
 	return nil

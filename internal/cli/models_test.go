@@ -220,7 +220,7 @@ func TestModelsBlock(t *testing.T) {
 	for name, row := range map[string]struct{ block, want string }{
 		"whole": {at(`"secret": ["A", "B"], "auth": "bearer", "models": ["gpt-*", "meta/llama-3.3:free"], "headers": {"x-title": "Ravi"},
 			"prices": {"gpt-*": {"input": 3, "output": 15.5, "cache_read": 0.3, "cache_write": 3.75}}`), ""},
-		"known":          {`{"providers": {"anthropic": {"models": ["claude-*"]}, "gemini": {"dialect": "gemini"}}, "allow": ["web_search", "field:top_k"], "limits": {"usd": 2.5, "requests_per_minute": 60}}`, ""},
+		"known":          {`{"providers": {"anthropic": {"models": ["claude-*"]}, "gemini": {"dialect": "gemini"}}, "allow": ["web_search", "field:top_k", "type:think"], "limits": {"usd": 2.5, "requests_per_minute": 60}}`, ""},
 		"unknown key":    {`{"provider": {}}`, "models.provider: unknown key; did you mean providers?"},
 		"name":           {`{"providers": {"Mine/x": {"dialect": "openai"}}}`, "models.providers: \"Mine/x\" is no name for a provider"},
 		"no dialect":     {`{"providers": {"mine": {"base_url": "https://x.example"}}}`, "mine has no dialect"},
@@ -254,6 +254,7 @@ func TestModelsBlock(t *testing.T) {
 		"price's model":  {at(`"prices": {"": {"input": 1}}`), `"" is no name of a model`},
 		"price's key":    {at(`"prices": {"m": {"in": 1}}`), "models.providers.mine.prices.m"},
 		"grant":          {`{"allow": ["websearch"]}`, `models.allow: "websearch" is nothing that can be allowed; did you mean web_search?`},
+		"every grant":    {`{"allow": ["` + strings.Join(grantNames, `", "`) + `"], "providers": {"gemini": {}}}`, ""},
 		"field":          {`{"allow": ["field:a b"]}`, "is nothing that can be allowed"},
 		"limit":          {`{"limits": {"usd": -1}}`, "models.limits: a limit is negative"},
 		"unknown limit":  {`{"limits": {"dollars": 1}}`, "models.limits.dollars: unknown key"},

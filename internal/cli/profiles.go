@@ -50,8 +50,8 @@ default. A list is given by repeating its flag, and '' is none.
 
 A folder in --repo or --volume allows what is in it as well, and an address what
 begins with it. --program and --model say which agent programs of other makers
-may work, and which models the runs may ask. Agents and keys name a profile; what is changed holds for them
-from their next sandbox on.`,
+may work, and which models runs may ask. Agents and keys name a profile; what is
+changed holds for them from their next sandbox on.`,
 		Examples: []command.Example{
 			{What: "repositories in one folder, and two secrets", Line: "ravi profiles set web --repo /srv/web --secret NPM --secret GITHUB"},
 			{What: "the registry, and more memory", Line: "ravi profiles set web --network registry.npmjs.org --memory 8192"},

@@ -132,18 +132,24 @@ func TestModelUsage(t *testing.T) {
 			"run1": {Requests: 1, Unpriced: 1, Output: 7}, "run2": {Requests: 1, Failed: 1}}},
 		"session": {UsageFilter{By: BySession, SessionID: "ses1"}, map[string]UsageSum{"ses1": {Requests: 1, Failed: 1}}},
 		"agent":   {UsageFilter{By: ByAgent, RunID: "run1"}, map[string]UsageSum{"agt": {Requests: 1, Unpriced: 1, Output: 7}}},
-		"caller": {UsageFilter{By: ByCaller, Runs: []string{"run1", "run2"}}, map[string]UsageSum{
+		"caller": {UsageFilter{By: ByCaller, Of: []string{"run1", "run2", ""}}, map[string]UsageSum{
 			"ctx_a": {Requests: 1, Unpriced: 1, Output: 7}, "": {Requests: 1, Failed: 1}}},
 		"provider": {UsageFilter{By: ByProvider, CreatedBy: "ctx_a"}, map[string]UsageSum{"anthropic": {Requests: 1, Unpriced: 1, Output: 7}}},
 		"model": {UsageFilter{By: ByModel, RunID: "run0"}, map[string]UsageSum{
 			"anthropic/a": {Requests: 3, Input: 3, Output: 6, CacheRead: 9, CacheWrite: 12, MicroUSD: 15},
 			"anthropic/b": {Requests: 1, Input: 1, Output: 2, CacheRead: 3, CacheWrite: 4, MicroUSD: 5}}},
-		"day":         {UsageFilter{By: ByDay, Until: day.Add(48 * time.Hour)}, map[string]UsageSum{"2026-10-31": {Input: 1}, "2026-11-01": {Input: 6}}},
-		"a day":       {UsageFilter{Since: day, Until: day.Add(24 * time.Hour)}, map[string]UsageSum{"": {Input: 6}}},
-		"next":        {UsageFilter{Since: day.Add(24 * time.Hour), Until: day.Add(48 * time.Hour)}, map[string]UsageSum{}},
-		"in the hour": {UsageFilter{Since: day.Add(30 * time.Minute), Until: day.Add(time.Hour)}, map[string]UsageSum{"": {Input: 2}}},
-		"none":        {UsageFilter{Runs: []string{}}, map[string]UsageSum{}},
-		"last":        {UsageFilter{By: ByRun, Limit: 1, Until: day.Add(48 * time.Hour)}, map[string]UsageSum{"runold": {Input: 7}}},
+		"day":                    {UsageFilter{By: ByDay, Until: day.Add(48 * time.Hour)}, map[string]UsageSum{"2026-10-31": {Input: 1}, "2026-11-01": {Input: 6}}},
+		"a day":                  {UsageFilter{Since: day, Until: day.Add(24 * time.Hour)}, map[string]UsageSum{"": {Input: 6}}},
+		"next":                   {UsageFilter{Since: day.Add(24 * time.Hour), Until: day.Add(48 * time.Hour)}, map[string]UsageSum{}},
+		"in the hour":            {UsageFilter{Since: day.Add(30 * time.Minute), Until: day.Add(time.Hour)}, map[string]UsageSum{"": {Input: 2}}},
+		"of nothing":             {UsageFilter{Of: []string{}}, map[string]UsageSum{}},
+		"of nobody":              {UsageFilter{Of: []string{""}}, map[string]UsageSum{}},
+		"of a session and a key": {UsageFilter{Of: []string{"ses1", "ctx_a"}, By: ByRun}, map[string]UsageSum{"run1": {Requests: 1, Unpriced: 1, Output: 7}, "run2": {Requests: 1, Failed: 1}}},
+		"of an agent":            {UsageFilter{Of: []string{"agt"}, SessionID: "ses1"}, map[string]UsageSum{"": {Requests: 1, Failed: 1}}},
+		"of what begins so":      {UsageFilter{Of: []string{"ctx_o*", "ses1*", "*"}, By: ByRun}, map[string]UsageSum{"runold": {Input: 7}, "run2": {Requests: 1, Failed: 1}}},
+		"of what is more": {UsageFilter{Of: []string{"ses*"}, By: BySession}, map[string]UsageSum{
+			"ses0": {Requests: 5, Unpriced: 1, Input: 4, Output: 15, CacheRead: 12, CacheWrite: 16, MicroUSD: 20}, "ses1": {Requests: 1, Failed: 1}}},
+		"last": {UsageFilter{By: ByRun, Limit: 1, Until: day.Add(48 * time.Hour)}, map[string]UsageSum{"runold": {Input: 7}}},
 	} {
 		sums, err := s.ModelUsage(ctx, test.filter)
 		got := map[string]UsageSum{}

@@ -141,7 +141,9 @@ func TestPlans(t *testing.T) {
 		"usage":        func() error { return second(r.ModelUsage(ctx, UsageFilter{By: ByModel, Limit: limit})) },
 		"usage, since": func() error { return second(r.ModelUsage(ctx, UsageFilter{By: ByDay, Since: Now()})) },
 		"usage, run":   func() error { return second(r.ModelUsage(ctx, UsageFilter{By: ByModel, RunID: "a"})) },
-		"usage, runs":  func() error { return second(r.ModelUsage(ctx, UsageFilter{By: ByRun, Runs: []string{"a"}})) },
+		"usage, of": func() error {
+			return second(r.ModelUsage(ctx, UsageFilter{By: ByRun, Of: []string{"a", "b*"}, Since: Now()}))
+		},
 		"usage, session": func() error {
 			return second(r.ModelUsage(ctx, UsageFilter{By: ByRun, SessionID: "a", Since: Now()}))
 		},

@@ -212,6 +212,34 @@ func (c *choice) among(column string, values []string) {
 	c.add(true, column+` IN (SELECT value FROM json_each(?))`, string(list))
 }
 
+// anyOf asks for one of these values, or for one that begins like a value with * behind it, in any of the columns.
+func (c *choice) anyOf(values []string, columns ...string) {
+	whole, open := []string{}, []string{}
+	for _, v := range values {
+		switch start, begins := strings.CutSuffix(v, "*"); {
+		case start == "": // what a column holds that holds nothing
+		case begins:
+			open = append(open, start)
+		default:
+			whole = append(whole, v)
+		}
+	}
+	list, err := json.Marshal(whole)
+	if err != nil { // strings always become JSON
+		panic(err)
+	}
+	var terms []string
+	var args []any
+	for _, column := range columns {
+		terms, args = append(terms, column+` IN (SELECT value FROM json_each(?))`), append(args, string(list))
+		for _, start := range open {
+			from, to := beginsWith(start)
+			terms, args = append(terms, column+` >= ? AND `+column+` < ?`), append(args, from, to)
+		}
+	}
+	c.add(true, `(`+strings.Join(terms, ` OR `)+`)`, args...)
+}
+
 func (c *choice) where() string {
 	if len(c.conditions) == 0 {
 		return ""

@@ -79,8 +79,10 @@ var usageKeys = map[UsageBy]string{
 
 // UsageFilter chooses what is summed; the zero filter chooses all.
 type UsageFilter struct {
-	RunID, SessionID, AgentID, CreatedBy string   // empty: any
-	Runs                                 []string // only of these; empty, but not nil: none
+	RunID, SessionID, AgentID, CreatedBy string // empty: any
+	// Of are runs, sessions, agents and creators, by their full ids or by beginnings with * behind them: only what was used by
+	// any of these. Empty, but not nil: nothing.
+	Of []string
 	// Since and Until bound the hours in which it was used: Until leaves out the hour that begins then, and Since takes in the one in
 	// which it is.
 	Since, Until time.Time
@@ -93,7 +95,9 @@ func (f UsageFilter) choice() (c choice) {
 	c.is(`session_id`, f.SessionID)
 	c.is(`agent_id`, f.AgentID)
 	c.is(`created_by`, f.CreatedBy)
-	c.among(`run_id`, f.Runs)
+	if f.Of != nil {
+		c.anyOf(f.Of, `run_id`, `session_id`, `agent_id`, `created_by`)
+	}
 	c.add(!f.Since.IsZero(), `hour >= ?`, f.Since.UTC().Truncate(time.Hour).UnixMilli())
 	c.add(!f.Until.IsZero(), `hour < ?`, f.Until.UnixMilli())
 	return c
