@@ -62,6 +62,8 @@ var chatBody = object(`frequency_penalty function_call functions logit_bias logp
 			"image_generation":   granted(ImageGeneration),
 		}, nil)),
 		"tool_choice": openaiChoice,
+		// The template's own switches; the template itself is code, and not for a stranger to give.
+		"chat_template_kwargs": object("thinking enable_thinking preserve_thinking", nil),
 		// A voice of the account's own is an object with its id.
 		"audio":              object("format", map[string]rule{"voice": textOr(granted(Files))}),
 		"prediction":         part("", map[string]rule{"content": textOr(each(chatPart))}),

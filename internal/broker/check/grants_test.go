@@ -117,6 +117,8 @@ var granting = []struct{ in, what, grant string }{
 	{"c field", `"web_search":true`, "field:web_search"},
 	{"c field", `"search_parameters":{}`, "field:search_parameters"},
 	{"c field", `"models":["a"]`, "field:models"},
+	{"c field", `"chat_template":"{{ x }}"`, "field:chat_template"},
+	{"c field", `"chat_template_kwargs":{"other":1}`, "field:other"},
 	{"c field", `"audio":{"format":"wav","voice":{"id":"v"}}`, Files},
 	{"c field", `"tool_choice":{"type":"mcp","server_label":"x"}`, MCP},
 	{"c tool", `{"type":"web_search"}`, WebSearch},

@@ -57,6 +57,25 @@ func fold(key string) string {
 	return strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(key))
 }
 
+// folds says whether a key folds to this. It is asked of each key of each part, and so makes no string.
+func folds(key, folded string) bool {
+	at := 0
+	for i := range len(key) {
+		c := key[i]
+		if c == '_' || c == '-' {
+			continue
+		}
+		if 'A' <= c && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		if at == len(folded) || folded[at] != c {
+			return false
+		}
+		at++
+	}
+	return at == len(folded)
+}
+
 func empty(v strictjson.Value) bool {
 	if v.Kind() == strictjson.Array {
 		for range v.Items() {
@@ -225,7 +244,7 @@ func by(key string, known map[string]rule, absent rule) rule {
 				return bad("expected a string, got %s", item.Kind()).in(key)
 			case name == key:
 				kind = item.Text()
-			case len(name) <= 2*len(key) && fold(name) == folded:
+			case folds(name, folded):
 				return bad("the field %q is spelled %s", key, quote(name))
 			}
 		}
