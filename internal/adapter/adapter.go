@@ -106,7 +106,7 @@ type Event struct {
 	OutputTokens int64 `json:"output_tokens,omitempty"`
 }
 
-var programs = []Program{claude, codex, ownCommand}
+var programs = []Program{claude, codex, gemini, opencode, pi, ownCommand}
 
 // Programs are all programs that are known by name.
 func Programs() []Program { return slices.Clone(programs) }

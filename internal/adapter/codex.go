@@ -178,7 +178,7 @@ func (s *scribe) codexItem(i codexItem, done bool, begun ids) {
 		if i.Error.Message != "" {
 			text = i.Error.Message
 		}
-		delete(begun, i.ID)
+		delete(begun, cut(i.ID, maxName))
 		s.say(Event{Kind: Result, ID: i.ID, Text: text, Failed: i.Status == "failed" || i.Status == "declined" || i.Exit != nil && *i.Exit != 0})
 	}
 }

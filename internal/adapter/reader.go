@@ -3,6 +3,7 @@ package adapter
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"strings"
 	"unicode/utf8"
 )
@@ -14,6 +15,7 @@ const (
 	maxInput  = 256 << 10
 	maxName   = 200
 	maxEvents = 1000 // of one line
+	headSize  = 64
 )
 
 // lines cuts what is written into lines.
@@ -34,7 +36,9 @@ func (l *lines) Write(p []byte) (int, error) {
 		switch {
 		case l.skipped:
 		case len(l.buf)+len(part) > maxLine:
-			l.skipped, l.buf = true, nil
+			// Its beginning says whether something is lost.
+			l.skipped, l.buf = true, append(l.buf, part[:min(len(part), headSize)]...)
+			l.buf = bytes.Clone(l.buf[:min(len(l.buf), headSize)])
 		case whole && len(l.buf) == 0:
 			l.take(part)
 			continue
@@ -59,24 +63,33 @@ func (l *lines) Close() error {
 }
 
 func (l *lines) flush() {
-	if l.skipped {
+	if l.skipped && !l.skips(l.buf) {
 		l.say(Event{Kind: Note, Text: "a line of more than 1 MiB was left out"})
-	} else {
+	} else if !l.skipped {
 		l.take(l.buf)
 	}
-	l.buf, l.skipped, l.told = l.buf[:0], false, 0
+	l.buf, l.skipped = l.buf[:0], false
 }
 
 func (l *lines) take(line []byte) {
 	line = bytes.TrimSpace(line)
 	l.told = 0
-	if len(line) == 0 {
+	if len(line) == 0 || l.skips(line) {
 		return
 	}
 	if !utf8.Valid(line) {
 		line = bytes.ToValidUTF8(line, []byte("\uFFFD"))
 	}
 	l.line(line)
+}
+
+func (s *scribe) skips(line []byte) bool {
+	for _, begin := range s.skip {
+		if bytes.HasPrefix(line, []byte(begin)) {
+			return true
+		}
+	}
+	return false
 }
 
 // scribe keeps what is said at the end.
@@ -92,6 +105,8 @@ type scribe struct {
 	failed         bool
 	ended          bool // the program said that it is done
 	plain          bool // a program that never says so
+	pending        []byte
+	skip           []string // how lines begin that say nothing new
 }
 
 // say tells an event, cut to size.
@@ -115,7 +130,25 @@ func (s *scribe) parse(line []byte, into any) bool {
 		s.say(Event{Kind: Note, Text: string(line)})
 		return false
 	}
-	return json.Unmarshal(line, into) == nil
+	// One field of another form than it had does not make the others unreadable.
+	var form *json.UnmarshalTypeError
+	err := json.Unmarshal(line, into)
+	return err == nil || errors.As(err, &form)
+}
+
+// piece takes a part of what is said. Parts are told as one when something else comes.
+func (s *scribe) piece(text string) {
+	s.pending = append(s.pending, text...)
+	if len(s.pending) > maxText/2 {
+		s.join()
+	}
+}
+
+func (s *scribe) join() {
+	if len(s.pending) > 0 {
+		s.text(Text, string(s.pending), "")
+		s.pending = s.pending[:0]
+	}
 }
 
 // start tells the conversation and the model, each when it is known and new.
@@ -155,8 +188,20 @@ func (s *scribe) count(in, out int64) {
 	}
 }
 
+// add counts what one more call used.
+func (s *scribe) add(in, cacheRead, cacheWrite, out int64) {
+	const most = 1 << 50
+	for _, n := range []int64{in, cacheRead, cacheWrite, out} {
+		if n < 0 || n > most {
+			return
+		}
+	}
+	s.count(s.in+in+cacheRead+cacheWrite, s.out+out)
+}
+
 // finish tells the end.
 func (s *scribe) finish() {
+	s.join()
 	s.told = 0
 	e := Event{Kind: End, Session: s.session, Model: s.model, InputTokens: s.in, OutputTokens: s.out, Failed: s.failed, Text: s.answer}
 	if e.Text == "" {
@@ -191,14 +236,24 @@ func messageOf(s string) string {
 type ids map[string]bool
 
 func (i ids) add(id string) bool {
+	id = cut(id, maxName)
 	if i[id] {
 		return false
 	}
 	if len(i) >= maxEvents {
 		clear(i)
 	}
-	i[cut(id, maxName)] = true
+	i[id] = true
 	return true
+}
+
+// toJSON is of what was made here, which always has a form.
+func toJSON(v any) string {
+	out, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		panic(err)
+	}
+	return string(out) + "\n"
 }
 
 func cut(s string, most int) string {
