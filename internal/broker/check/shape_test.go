@@ -41,6 +41,13 @@ func TestNoRequest(t *testing.T) {
 		{"r field", `"previous_response_id":["r"]`, "expected a string"},
 		{"r field", `"include":["other"]`, `include[0]: "other" is not known here`},
 		{"r field", `"include":[{}]`, "include[0]: expected a string"},
+		{"r field", `"stream":"true"`, "stream: expected true or false"},
+		{"r bare", `,"store":"false"`, "store: expected true or false"},
+		{"c field", `"stream":"true"`, "stream: expected true or false"},
+		{"c field", `"stream_options":{"include_usage":{}}`, "include_usage: expected true or false"},
+		{"c field", `"max_completion_tokens":"9"`, "whole number"},
+		{"c field", `"n":"2"`, "n: expected a whole number"},
+		{"g config", `"candidateCount":"9"`, "whole number"},
 		{"r field", `"Store":true`, `the field "store" is spelled "Store"`},
 		{"r field", `"max_output_tokens":-1`, "whole number"},
 		{"r field", `"max_output_tokens":1e3`, "whole number"},
@@ -82,6 +89,15 @@ func TestNoRequest(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestMaxTokens is apart, since the wraps have one already.
+func TestMaxTokens(t *testing.T) {
+	for _, n := range []string{"-1", `"9"`, "1.5", "1e3", "{}"} {
+		if _, refused := messages(`{"model":"m","messages":[],"max_tokens":`+n+`}`, all()); refused == nil || refused.Status != 400 {
+			t.Errorf("%s: got %v", n, refused)
+		}
 	}
 }
 
