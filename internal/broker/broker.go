@@ -30,8 +30,10 @@ const (
 type Provider struct {
 	Name    string // small letters, digits and -
 	Dialect Dialect
-	BaseURL *url.URL // what comes before the dialect's own path, such as https://api.anthropic.com
-	// Keys are tried in turn: one that is refused, or has used up what it may, rests a while.
+	// BaseURL is what comes before the dialect's own path, such as https://api.anthropic.com. With a version in it, such
+	// as https://api.openai.com/v1, that stands in place of the dialect's.
+	BaseURL *url.URL
+	// Keys are tried in turn: one that is refused, or has used up what it may, rests a while. None: it needs none.
 	Keys []Key
 	// Bearer has the key sent as Authorization: Bearer whatever the dialect's own header is.
 	Bearer bool

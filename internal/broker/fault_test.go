@@ -89,10 +89,12 @@ func TestFaultsBeforeTheFirstByte(t *testing.T) {
 		"html":       {typed("text/html", "<html>"), 502, `of the type "text/html"`},
 		"no type":    {typed("", ""), 502, "does not say of what type"},
 		"other type": {nil, 502, "of the type"}, // of the two that there are, the one that was not asked for
-		"redirect":   {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://127.0.0.1:1/", 307) }, 502, "answered 307"},
+		"redirect": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusTemporaryRedirect)
+		}, 502, "answered 307"},
 		"no content": {func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(204) }, 502, "answered 204"},
 		"html 404":   {func(w http.ResponseWriter, r *http.Request) { http.NotFound(w, r) }, 404, "answered 404, without"},
-		"html 503":   {func(w http.ResponseWriter, r *http.Request) { http.Error(w, "<p>", 503) }, 503, "answered 503, without"},
+		"html 503":   {func(w http.ResponseWriter, r *http.Request) { http.Error(w, "<p>", http.StatusServiceUnavailable) }, 503, "answered 503, without"},
 		"brotli": {func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Encoding", "br")
 			typed("application/json", "x")(w, r)
