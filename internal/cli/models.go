@@ -10,9 +10,11 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 
+	"ravi/internal/access"
 	"ravi/internal/broker"
 	"ravi/internal/broker/check"
 	"ravi/internal/command"
@@ -81,7 +83,8 @@ func (m models) of(dialect broker.Dialect) ([]broker.Provider, error) {
 			continue
 		}
 		err := modelsError(l.name, l.err)
-		if missing := new(noKeyError); !errors.As(l.err, &missing) || missing.configured {
+		missing := new(noKeyError)
+		if !errors.Is(l.err, access.ErrDenied) && (!errors.As(l.err, &missing) || missing.configured) {
 			return nil, err
 		}
 		none = cmp.Or(none, err)
@@ -90,6 +93,64 @@ func (m models) of(dialect broker.Dialect) ([]broker.Provider, error) {
 		none = nil
 	}
 	return found, none
+}
+
+// within are the models that a profile lists: patterns of a provider and a model. A provider of which it lists none is none.
+func (m models) within(profile string, patterns []string) models {
+	out := m
+	out.Providers, out.lacking = nil, nil
+	denied := func(name string, d broker.Dialect) {
+		out.lacking = append(out.lacking, lack{name, d, command.Denied(&access.Denied{Caller: "the profile " + profile, Missing: "any model of " + name})})
+	}
+	for _, p := range m.Providers {
+		if p.Models = both(p.Models, modelsIn(patterns, p.Name)); len(p.Models) == 0 {
+			denied(p.Name, p.Dialect)
+			continue
+		}
+		out.Providers = append(out.Providers, p)
+	}
+	for _, l := range m.lacking {
+		if len(modelsIn(patterns, l.name)) == 0 {
+			denied(l.name, l.dialect)
+			continue
+		}
+		out.lacking = append(out.lacking, l)
+	}
+	return out
+}
+
+// modelsIn are the patterns of models that are about a provider.
+func modelsIn(patterns []string, provider string) (names []string) {
+	for _, p := range patterns {
+		if of, model, ok := strings.Cut(p, "/"); ok && (of == "*" || of == provider) {
+			names = append(names, model)
+		}
+	}
+	return names
+}
+
+// both are the patterns for what two lists have in common; no first list is everything. Of two patterns of which neither
+// takes in the other, such as a* and *b, it is nothing.
+func both(have, wanted []string) (out []string) {
+	if len(have) == 0 {
+		return wanted
+	}
+	for _, h := range have {
+		for _, w := range wanted {
+			if takesIn(w, h) && !slices.Contains(out, h) {
+				out = append(out, h)
+			} else if takesIn(h, w) && !slices.Contains(out, w) {
+				out = append(out, w)
+			}
+		}
+	}
+	return out
+}
+
+// takesIn says whether a pattern holds for all that another one holds for, whose * counts as a letter that only a * stands for.
+func takesIn(pattern, other string) bool {
+	form := strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, `.*`)
+	return regexp.MustCompile(`^(?s:` + form + `)$`).MatchString(other)
 }
 
 // modelsOf finds the providers: those of config.json, and those that are known by themselves if there is a key for them.
@@ -114,6 +175,9 @@ func modelsOf(ctx context.Context, env *command.Env) (m models, err error) {
 		if ctx.Err() != nil {
 			return models{}, ctx.Err()
 		}
+		if err == nil && m.Limits.USD > 0 && len(p.Prices) == 0 {
+			err = fmt.Errorf("models.limits.usd of config.json bounds money, and no price is known; set models.providers.%s.prices", name)
+		}
 		if err != nil {
 			m.lacking = append(m.lacking, lack{name, p.Dialect, err})
 			continue
@@ -130,7 +194,7 @@ func (m *models) provider(ctx context.Context, vault *secret.Store, name string,
 		Name: name, Dialect: cmp.Or(b.Dialect, known.dialect), Bearer: b.Auth == bearer, Models: b.Models, Headers: b.headers(), Prices: b.Prices,
 	}
 	var err error
-	if p.BaseURL, err = upstream(p.Dialect, string(b.BaseURL), known); err != nil {
+	if p.BaseURL, err = upstream(string(b.BaseURL), known); err != nil {
 		return p, err
 	}
 	switch {
@@ -163,7 +227,7 @@ func (m *models) provider(ctx context.Context, vault *secret.Store, name string,
 }
 
 // upstream is the address of a provider: of config.json, or of the environment, or the usual one.
-func upstream(dialect broker.Dialect, configured string, known knownProvider) (*url.URL, error) {
+func upstream(configured string, known knownProvider) (*url.URL, error) {
 	text, where := configured, "base_url"
 	if text == "" && known.baseEnv != "" {
 		text, where = os.Getenv(known.baseEnv), known.baseEnv
@@ -177,13 +241,6 @@ func upstream(dialect broker.Dialect, configured string, known knownProvider) (*
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", where, err)
-	}
-	// The dialect's own path begins with its version, and addresses are commonly written with it.
-	switch dialect {
-	case broker.OpenAI:
-		u.Path = strings.TrimSuffix(u.Path, "/v1")
-	case broker.Gemini:
-		u.Path = strings.TrimSuffix(u.Path, "/v1beta")
 	}
 	return u, nil
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"ravi/internal/access"
 	"ravi/internal/broker"
 	"ravi/internal/command"
@@ -100,8 +102,8 @@ func TestModels(t *testing.T) {
 				"ANTHROPIC_API_KEY": "anthropic-key", "ANTHROPIC_BASE_URL": "http://127.0.0.1:9/a/", "OPENAI_API_KEY": "openai-key", "OPENAI_BASE_URL": "https://proxy.example/openai/v1",
 				"GEMINI_API_KEY": "gemini-key", "GOOGLE_GEMINI_BASE_URL": "http://localhost:8/v1beta",
 			},
-			want: []string{"anthropic anthropic http://127.0.0.1:9/a ANTHROPIC_API_KEY=anthropic-key", "openai openai https://proxy.example/openai OPENAI_API_KEY=openai-key",
-				"gemini gemini http://localhost:8 GEMINI_API_KEY=gemini-key"},
+			want: []string{"anthropic anthropic http://127.0.0.1:9/a ANTHROPIC_API_KEY=anthropic-key", "openai openai https://proxy.example/openai/v1 OPENAI_API_KEY=openai-key",
+				"gemini gemini http://localhost:8/v1beta GEMINI_API_KEY=gemini-key"},
 			known: []string{"anthropic-key", "gemini-key", "openai-key"},
 		},
 		"configured": {
@@ -113,7 +115,7 @@ func TestModels(t *testing.T) {
 			secrets: map[string]secret.Change{"FIRST": stored("first-key", "eu.proxy.example:8443"), "SECOND": stored("never-this", "eu.proxy.example:8443"),
 				"MINE": stored("mine-key", "*.mine.example")},
 			want: []string{"anthropic anthropic https://eu.proxy.example:8443/x FIRST=first-key SECOND=second-key bearer", "mine anthropic https://a.mine.example MINE=mine-key",
-				"zeta openai http://models.example:11434"},
+				"zeta openai http://models.example:11434/v1"},
 			known: []string{"first-key", "mine-key", "second-key"},
 		},
 	} {
@@ -181,8 +183,10 @@ func TestModelsThatCannotBe(t *testing.T) {
 		// What config.json names is not replaced by another in silence.
 		"configured": {block: `{"providers": {"mine": {"dialect": "anthropic", "base_url": "https://mine.example", "secret": "MINE"}}}`, vars: app, dialect: broker.Anthropic,
 			want: "the model provider mine: there is no key: neither is the variable MINE set", hint: "ravi secrets set MINE --host mine.example"},
-		"configured, another dialect": {block: `{"providers": {"mine": {"dialect": "openai", "base_url": "https://mine.example", "secret": "MINE"}}}`, vars: app, dialect: broker.Anthropic},
-		"one of two":                  {block: `{"providers": {"anthropic": {"secret": ["ANTHROPIC_API_KEY", "MINE"]}}}`, vars: app, dialect: broker.Anthropic, want: "the variable MINE"},
+		"configured, another dialect":  {block: `{"providers": {"mine": {"dialect": "openai", "base_url": "https://mine.example", "secret": "MINE"}}}`, vars: app, dialect: broker.Anthropic},
+		"a bound on what has no price": {block: `{"limits": {"usd": 1}}`, vars: app, dialect: broker.Anthropic, want: "bounds money, and no price is known"},
+		"a bound on what has one":      {block: `{"limits": {"usd": 1}, "providers": {"anthropic": {"prices": {"*": {"input": 3}}}}}`, vars: app, dialect: broker.Anthropic},
+		"one of two":                   {block: `{"providers": {"anthropic": {"secret": ["ANTHROPIC_API_KEY", "MINE"]}}}`, vars: app, dialect: broker.Anthropic, want: "the variable MINE"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := must[models](t)(modelsOf(t.Context(), modelsHome(t, test.block, test.vars, test.secrets)))
@@ -220,7 +224,7 @@ func TestModelsBlock(t *testing.T) {
 	for name, row := range map[string]struct{ block, want string }{
 		"whole": {at(`"secret": ["A", "B"], "auth": "bearer", "models": ["gpt-*", "meta/llama-3.3:free"], "headers": {"x-title": "Ravi"},
 			"prices": {"gpt-*": {"input": 3, "output": 15.5, "cache_read": 0.3, "cache_write": 3.75}}`), ""},
-		"known":          {`{"providers": {"anthropic": {"models": ["claude-*"]}, "gemini": {"dialect": "gemini"}}, "allow": ["web_search", "field:top_k", "type:think"], "limits": {"usd": 2.5, "requests_per_minute": 60}}`, ""},
+		"known":          {`{"providers": {"anthropic": {"models": ["claude-*"]}, "gemini": {"dialect": "gemini"}}, "allow": ["web_search", "field:top_k", "type:think"], "limits": {"tokens": 5, "requests_per_minute": 60}}`, ""},
 		"unknown key":    {`{"provider": {}}`, "models.provider: unknown key; did you mean providers?"},
 		"name":           {`{"providers": {"Mine/x": {"dialect": "openai"}}}`, "models.providers: \"Mine/x\" is no name for a provider"},
 		"no dialect":     {`{"providers": {"mine": {"base_url": "https://x.example"}}}`, "mine has no dialect"},
@@ -293,5 +297,104 @@ func TestModelsBlockReachesTheBroker(t *testing.T) {
 	p := m.Providers[0]
 	if !slices.Equal(p.Models, []string{"gpt-*"}) || p.Headers["X-Title"] != "Ravi" || p.Prices["gpt-*"] != (broker.Price{Input: 3, CacheRead: 0.3}) || len(p.Keys) != 0 {
 		t.Errorf("got %+v", p)
+	}
+}
+
+// A holder of a key gets what its profile lists of what there is, and nothing of another provider.
+func TestModelsWithinAProfile(t *testing.T) {
+	provider := func(name string, models ...string) broker.Provider {
+		return broker.Provider{Name: name, Dialect: broker.Anthropic, Models: models}
+	}
+	m := models{
+		Providers: []broker.Provider{provider("anthropic"), provider("mine", "llama-*", "meta/x:free", "*-small")},
+		lacking:   []lack{{"openai", broker.OpenAI, errors.New("OPENAI_BASE_URL: it is on the host internal.example")}},
+	}
+	for _, c := range []struct {
+		patterns []string
+		want     string
+	}{
+		{nil, ""}, {[]string{}, ""}, {[]string{"gemini/*"}, ""}, {[]string{"anthrop*/x"}, ""}, {[]string{"claude-*"}, ""},
+		{[]string{"anthropic/*"}, "anthropic=*"},
+		{[]string{"anthropic/claude-*", "anthropic/x"}, "anthropic=claude-*,x"},
+		{[]string{"*/*"}, "anthropic=* mine=llama-*,meta/x:free,*-small"},
+		{[]string{"mine/llama-3*"}, "mine=llama-3*"},
+		{[]string{"mine/l*"}, "mine=llama-*"},
+		{[]string{"mine/meta/*"}, "mine=meta/x:free"},
+		{[]string{"mine/qwen", "mine/llamb-*"}, ""},
+		{[]string{"mine/llama-3-small", "mine/tiny-small"}, "mine=llama-3-small,tiny-small"},
+		{[]string{"mine/x*"}, ""}, // what it has in common with *-small is nothing that one pattern says
+	} {
+		in := m.within("p", c.patterns)
+		var got []string
+		for _, p := range in.Providers {
+			got = append(got, p.Name+"="+strings.Join(p.Models, ","))
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%q: %q", c.patterns, got)
+		}
+		if _, err := in.of(broker.OpenAI); !errors.Is(err, access.ErrDenied) && !slices.Contains(c.patterns, "*/*") || strings.Contains(fmt.Sprint(err), "internal.example") != slices.Contains(c.patterns, "*/*") {
+			t.Errorf("%q: %v", c.patterns, err)
+		}
+		_, err := in.of(broker.Anthropic)
+		if (err == nil) != (c.want != "") || err != nil && (!errors.Is(err, access.ErrDenied) || !strings.Contains(err.Error(), "any model of anthropic, which the profile p does not hold")) {
+			t.Errorf("%q: %v", c.patterns, err)
+		}
+	}
+	// What is narrowed is a copy.
+	if len(m.Providers[0].Models) != 0 || len(m.Providers[1].Models) != 3 {
+		t.Errorf("the providers were changed: %+v", m.Providers)
+	}
+}
+
+// What two lists have in common is in both.
+func TestModelsInCommon(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		pattern := rapid.StringMatching(`[ab*]{1,4}`)
+		have, wanted := rapid.SliceOfN(pattern, 1, 3).Draw(t, "have"), rapid.SliceOfN(pattern, 0, 3).Draw(t, "wanted")
+		name := rapid.StringMatching(`[ab]{1,5}`).Draw(t, "name")
+		in := func(list []string) bool {
+			return slices.ContainsFunc(list, func(p string) bool { return takesIn(p, name) })
+		}
+		if in(both(have, wanted)) && !(in(have) && in(wanted)) {
+			t.Fatalf("%v and %v have %v in common, and so %s", have, wanted, both(have, wanted), name)
+		}
+	})
+}
+
+// What docs/models.md shows can be written so, and gives the providers that it says.
+func TestModelsPage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/models.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "```json\n")
+	example, _, ok := strings.Cut(rest, "```")
+	var block struct{ Models json.RawMessage }
+	if err := json.Unmarshal([]byte(example), &block); !ok || err != nil {
+		t.Fatalf("there is no example: %v", err)
+	}
+	env := modelsHome(t, string(block.Models), map[string]string{"ANTHROPIC_API_KEY": "first-key", "ANTHROPIC_SECOND_KEY": "second-key"},
+		map[string]secret.Change{"ROUTER_KEY": stored("router-key", "router.example.com")})
+	must[configShown](t)(effectiveConfig(env))
+	var got []string
+	for _, p := range must[models](t)(modelsOf(t.Context(), env)).Providers {
+		got = append(got, told(t, p))
+	}
+	want := []string{"anthropic anthropic https://api.anthropic.com ANTHROPIC_API_KEY=first-key ANTHROPIC_SECOND_KEY=second-key",
+		"local openai http://localhost:11434/v1", "router openai https://router.example.com/api/v1 ROUTER_KEY=router-key"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q", got)
+	}
+	for _, name := range grantNames {
+		if !strings.Contains(string(page), "\n| `"+name+"` |") {
+			t.Errorf("docs/models.md has no line for %s", name)
+		}
+	}
+	for _, k := range knownProviders {
+		for _, v := range k.keys {
+			if !strings.Contains(string(page), "`"+v.name+"`") || !strings.Contains(string(page), "`"+k.baseEnv+"`") {
+				t.Errorf("docs/models.md does not name %s or %s", v.name, k.baseEnv)
+			}
+		}
 	}
 }
