@@ -75,6 +75,8 @@ func newTable(parts parts) *command.Table {
 	addSandbox(t, parts.boxes)
 	addSecrets(t)
 	addAgents(t)
+	addAgentPrograms(t)
+	addAgentCheck(t)
 	addSessions(t)
 	addMemory(t)
 	addTasks(t)

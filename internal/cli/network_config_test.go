@@ -258,7 +258,7 @@ func TestNetworkOfARun(t *testing.T) {
 		if flag != "" {
 			in.AllowNet = []string{flag}
 		}
-		o, err := runOptions(t.Context(), env, in)
+		o, err := runOptions(t.Context(), env, in, sources{models: modelsOf})
 		if err != nil {
 			t.Fatal(err)
 		}

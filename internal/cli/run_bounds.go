@@ -108,6 +108,9 @@ func wishOf(o runs.Options) access.Wish {
 		Backend: c.Backend, Image: c.Image, Repo: o.Repo, Secrets: o.Secrets, Networks: networksOf(c.AllowNet),
 		CPUs: c.CPUs, MemoryMiB: c.MemoryMiB, DiskGB: 4, Timeout: o.Timeout,
 	}
+	if o.Agent != nil {
+		w.Program = o.Agent.Program.Name
+	}
 	if w.Backend == sandbox.BackendAuto {
 		w.Backend = sandbox.BackendGVisor
 	}

@@ -73,7 +73,10 @@ type runsCreateInput struct {
 	Repo     string            `json:"repo" flag:"repo" value:"PATH|URL" host:"path" usage:"the repository"`
 	Ref      string            `json:"ref" flag:"ref" value:"REF" host:"none" usage:"start from this branch, tag or commit, not from the work tree"`
 	Task     string            `json:"task" flag:"task" value:"TEXT" host:"none" usage:"what is to be done; the command finds it in TASK.md"`
-	Agent    string            `json:"agent" flag:"agent" value:"AGENT" host:"none" usage:"the agent that it is for; by default the session's or the task's"`
+	Agent    string            `json:"agent" flag:"agent" value:"AGENT" host:"none" usage:"a program that does the task, such as claude, or an agent of ravi agents that it is for"`
+	Model    string            `json:"model" flag:"model" value:"NAME" host:"none" usage:"the model that the agent program asks for"`
+	Tokens   int64             `json:"max_tokens" flag:"max-tokens" value:"N" host:"size" usage:"how many tokens it may use, in and out"`
+	USD      float64           `json:"max_usd" flag:"max-usd" value:"DOLLARS" host:"size" usage:"what its models may cost"`
 	Session  string            `json:"session" flag:"session" value:"SESSION" host:"none" usage:"the conversation that it is about"`
 	TaskID   string            `json:"task_id" flag:"task-id" value:"TASK" host:"none" usage:"a task of ravi tasks to work on"`
 	Context  string            `json:"context" flag:"context" value:"none|snapshot" host:"none" usage:"a read-only copy of instructions, memory and conversation in /ravi/context"`
@@ -93,7 +96,7 @@ type runsCreateInput struct {
 
 func (in runsCreateInput) run() runInput {
 	return runInput{
-		Repo: in.Repo, Ref: in.Ref, Task: in.Task, Agent: in.Agent, Session: in.Session, TaskID: in.TaskID, Context: in.Context, Connect: in.Connect,
+		Repo: in.Repo, Ref: in.Ref, Task: in.Task, Agent: in.Agent, Model: in.Model, Tokens: in.Tokens, USD: in.USD, Session: in.Session, TaskID: in.TaskID, Context: in.Context, Connect: in.Connect,
 		Backend: in.Backend, Image: in.Image, CPUs: in.CPUs, Memory: in.Memory, Disk: in.Disk, Timeout: in.Timeout, Env: in.Env, Volumes: in.Volumes,
 		AllowNet: in.AllowNet, Secrets: in.Secrets, Command: in.Command,
 	}
@@ -129,7 +132,7 @@ func createRun(ctx context.Context, env *command.Env, in runsCreateInput) (run s
 	if err := roomForOne(ctx, env); err != nil {
 		return run, err
 	}
-	o, err := runOptions(ctx, env, in.run())
+	o, err := runOptions(ctx, env, in.run(), sources{models: modelsOf})
 	if err != nil {
 		return run, err
 	}
@@ -301,7 +304,7 @@ func ownRun(ctx context.Context, env *command.Env) error {
 			return notStarted(ctx, st, o.RunID, err)
 		}
 	}
-	opts, err := runOptions(ctx, env, o.Input)
+	opts, err := runOptions(ctx, env, o.Input, sources{models: modelsOf})
 	if err != nil {
 		return notStarted(ctx, st, o.RunID, err)
 	}

@@ -24,13 +24,18 @@ import (
 func addSandboxRun(t *command.Table) {
 	command.Add(t, command.Spec[runInput, *runs.Task]{
 		Group: "sandbox", Name: "run", Access: command.Write, Reach: command.LocalOnly,
-		Summary: "Run a command in a sandbox, and bring out a proven patch",
+		Summary: "Run an agent or a command in a sandbox, and bring out a proven patch",
 		Long: `Takes the repository as it lies, clones it inside a new sandbox, runs CMD there
 and brings out what it changed as a patch that was tried on a clean checkout.
 The repository itself is not touched, unless --apply is given. The sandbox sees
 nothing of this machine but its tools, and reaches nothing on the network but
 what --allow-net names; it is thrown away in the end, and also if this program
 is killed. With --secret it can use a credential that it does not get.
+
+With --agent claude (codex, gemini, opencode, pi) an agent program does --task.
+It calls its model through Ravi and never has the key, which is taken from
+ANTHROPIC_API_KEY (OPENAI_API_KEY, GEMINI_API_KEY) here, or from ravi secrets. A
+command of yours gets the same with --agent command.
 
 The outcome stays in runs/<id> below Ravi's home: task.json, changes.patch,
 TASK.md, events.jsonl and logs/.
@@ -39,6 +44,7 @@ The exit code is CMD's own; 124 when its time ran out, 137 when its memory did,
 130 after Ctrl-C, and 125 when Ravi could not do its part. task.json says who
 decided.`,
 		Examples: []command.Example{
+			{What: "have Claude Code do a task", Line: `ravi sandbox run --agent claude --task "fix the bug Maria reported"`},
 			{What: "see what a command would change", Line: "ravi sandbox run -- make fmt"},
 			{What: "and take it over", Line: "ravi sandbox run --apply -- make fmt"},
 			{What: "another repository, a branch of it, at most ten minutes", Line: "ravi sandbox run --repo ~/src/app --ref main --timeout 10m -- npm test"},
@@ -58,7 +64,10 @@ type runInput struct {
 	Ref      string            `json:"ref" flag:"ref" value:"REF" host:"none" usage:"start from this branch, tag or commit, not from the work tree"`
 	Task     string            `json:"task" flag:"task" value:"TEXT" host:"none" usage:"what is to be done; the command finds it in TASK.md"`
 	TaskFile string            `json:"task_file" flag:"task-file" value:"FILE" host:"path" usage:"the same, from a file"`
-	Agent    string            `json:"agent" flag:"agent" value:"AGENT" host:"none" usage:"the agent that it is for; by default the session's or the task's"`
+	Agent    string            `json:"agent" flag:"agent" value:"AGENT" host:"none" usage:"a program that does the task: claude, codex, gemini, opencode, pi, or command with CMD; or an agent of ravi agents that it is for"`
+	Model    string            `json:"model" flag:"model" value:"NAME" host:"none" usage:"the model that the agent program asks for"`
+	Tokens   int64             `json:"max_tokens" flag:"max-tokens" value:"N" host:"size" usage:"how many tokens it may use, in and out"`
+	USD      float64           `json:"max_usd" flag:"max-usd" value:"DOLLARS" host:"size" usage:"what its models may cost; needs prices in models of config.json"`
 	Session  string            `json:"session" flag:"session" value:"SESSION" host:"none" usage:"the conversation that it is about"`
 	TaskID   string            `json:"task_id" flag:"task-id" value:"TASK" host:"none" usage:"a task of ravi tasks to work on"`
 	Context  string            `json:"context" flag:"context" value:"none|snapshot" host:"none" usage:"a read-only copy of instructions, memory and conversation in /ravi/context (default: snapshot if there is an agent, session or task)"`
@@ -82,7 +91,7 @@ type runInput struct {
 }
 
 func runSandbox(ctx context.Context, env *command.Env, in runInput) (*runs.Task, error) {
-	o, err := runOptions(ctx, env, in)
+	o, err := runOptions(ctx, env, in, sources{models: modelsOf, install: true})
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +118,7 @@ func ravis(err error) error {
 }
 
 // runOptions checks the input, before anything is made.
-func runOptions(ctx context.Context, env *command.Env, in runInput) (o runs.Options, err error) {
+func runOptions(ctx context.Context, env *command.Env, in runInput, from sources) (o runs.Options, err error) {
 	if in.TaskFile != "" {
 		if in.Task != "" {
 			return o, command.Usage("--task and --task-file are both given", "give one of them")
@@ -120,13 +129,10 @@ func runOptions(ctx context.Context, env *command.Env, in runInput) (o runs.Opti
 		}
 		in.Task = string(b)
 	}
-	if len(in.Command) == 0 {
-		if in.Task != "" {
-			return o, command.Usage("there is a task, and nothing that does it", "add what does it after --, such as: -- ./my-agent")
-		}
-		return o, command.Usage("there is nothing to run", "add a command after --, such as: ravi sandbox run -- make test")
+	if len(in.Command) == 0 && in.Agent == "" && in.Session == "" && in.TaskID == "" {
+		return o, nothingToRun(in.Task)
 	}
-	if in.Command[0] == "" {
+	if len(in.Command) > 0 && in.Command[0] == "" {
 		return o, command.Usage("the command is empty", "")
 	}
 	if in.Timeout < 0 {
@@ -179,7 +185,13 @@ func runOptions(ctx context.Context, env *command.Env, in runInput) (o runs.Opti
 	if err := runSecrets(ctx, env, in, &o); err != nil {
 		return o, err
 	}
+	if err := runAgent(ctx, env, &in, &o); err != nil {
+		return o, err
+	}
 	if err := boundRun(ctx, env, &o); err != nil {
+		return o, err
+	}
+	if err := runModels(ctx, env, in, from, &o); err != nil {
 		return o, err
 	}
 	if err := runContext(ctx, env, in, &o); err != nil {
@@ -187,6 +199,9 @@ func runOptions(ctx context.Context, env *command.Env, in runInput) (o runs.Opti
 	}
 	if in.NetLog {
 		o.Network = func(e sandbox.NetEvent) { showNetwork(env.Stderr, e) }
+	}
+	if o.Agent != nil {
+		o.Agent.Tell = newAgentView(env)
 	}
 	if !env.JSON {
 		// To a terminal goes only what a terminal may be told; elsewhere every byte.

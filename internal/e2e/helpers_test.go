@@ -30,7 +30,11 @@ func TestMain(m *testing.M) {
 			dir = filepath.Dir(dir)
 		}
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if agentPrograms.home != "" {
+		os.RemoveAll(agentPrograms.home)
+	}
+	os.Exit(code)
 }
 
 // world is where one test's program lives: a home of its own, and nothing of the environment that the tests run in.

@@ -186,7 +186,7 @@ func fetch(ctx context.Context, p adapter.Program, registry *url.URL, rules []st
 func npm(ctx context.Context, sb *sandbox.Sandbox, at string, registry *url.URL) error {
 	timeout := 15 * time.Minute
 	r, err := sb.Exec(ctx, sandbox.Cmd{
-		Args:     []string{"npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--omit=dev", "--registry", registry.String()},
+		Args:     []string{"npm", "ci", "--fetch-retry-mintimeout", "1000", "--fetch-retry-maxtimeout", "5000", "--ignore-scripts", "--no-audit", "--no-fund", "--omit=dev", "--registry", registry.String()},
 		GuestDir: at, Timeout: &timeout, Env: map[string]string{"npm_config_update_notifier": "false", "npm_config_cache": "/tmp/npm"},
 	})
 	if errors.Is(err, sandbox.ErrCommandNotFound) {

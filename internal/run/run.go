@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -90,6 +91,10 @@ type Options struct {
 	// values do not go into it.
 	Secrets []string
 	Vault   *secret.Store
+	// Models are what the run may call by the broker; nil: nothing. Agent is the agent program that does the task; nil:
+	// Command is run as it is.
+	Models *Models
+	Agent  *Agent
 	// SaveEvery is how often the work is saved while the command runs.
 	SaveEvery time.Duration
 }
@@ -125,6 +130,7 @@ type state struct {
 	audit     *netAudit
 	leases    leased
 	connected connected
+	models    modeled
 
 	saving  sync.Mutex // one capture at a time
 	last    string     // the tree of the last capture
@@ -163,12 +169,18 @@ func run(ctx context.Context, o Options) (*Task, error) {
 	// What is in the sandbox can be stolen, so the task does not bring a secret
 	// there either.
 	task := o.Task
+	if o.Agent != nil && len(o.Command) == 0 {
+		o.Command = []string{o.Agent.Program.Name}
+	}
 	o.Task = o.Redact.String(task)
 	s := &state{Options: o, self: self, dir: dir, audit: newNetAudit(audit.Log{Store: o.Store, Head: o.AuditHead}, id), task: &Task{
 		ID: id, Status: store.RunRunning, Command: o.Command, Repo: shown,
 		Timings: map[string]int64{}, Backend: o.Config.Backend, Image: o.Config.Image,
 		Limits: limits(o.Config), Dir: dir.dir, StartedAt: store.Now(),
 	}}
+	if o.Agent != nil {
+		s.task.Agent = o.Agent.Program.Name
+	}
 	if err := dir.write(TaskTextFile, []byte(o.Task)); err != nil {
 		return nil, fmt.Errorf("writing the run's folder: %w", err)
 	}
@@ -297,6 +309,10 @@ func (s *state) all(ctx context.Context) (err error) {
 	if err := s.takeContext(ctx); err != nil {
 		return &failure{"context", err}
 	}
+	defer func() { err = errors.Join(err, s.leaveModels(context.WithoutCancel(ctx))) }()
+	if err := s.takeModels(ctx); err != nil {
+		return &failure{"models", err}
+	}
 	// The sandbox starts while the repository is read.
 	opened := make(chan error, 1)
 	var took time.Duration
@@ -317,6 +333,9 @@ func (s *state) all(ctx context.Context) (err error) {
 	}
 	if err := errors.Join(exportErr, openErr); err != nil {
 		return err
+	}
+	if err := s.reachModels(ctx); err != nil {
+		return &failure{"models", err}
 	}
 	for _, n := range s.sb.Notes {
 		s.note("%s", n)
@@ -359,6 +378,7 @@ func (s *state) open(ctx context.Context, secrets []sandbox.Secret) (*sandbox.Sa
 	}
 	opts = append(opts, sandbox.WithExtraCAs(s.ExtraCAs))
 	opts = append(opts, s.contextOptions()...)
+	opts = append(opts, append(s.modelOptions(), s.agentOptions()...)...)
 	if s.RealPaths {
 		opts = append(opts, sandbox.WithRealPaths())
 	}
@@ -465,7 +485,26 @@ func (s *state) enter(ctx context.Context) error {
 
 // command runs the user's command and notes how it ended.
 func (s *state) command(ctx context.Context) error {
-	out, err := newLog(s.dir.path(filepath.Join(LogsDir, "stdout.log")), s.Stdout, s.Redact)
+	c := sandbox.Cmd{Args: s.Command, Env: s.contextEnv()}
+	maps.Copy(c.Env, s.modelEnv())
+	show := s.Stdout
+	if s.Agent != nil {
+		l, err := s.launch(ctx)
+		if err != nil {
+			return err
+		}
+		c.Args = l.Args
+		maps.Copy(c.Env, l.Env)
+	}
+	if s.talking() {
+		events, last := s.agentEvents()
+		show = events
+		defer func() {
+			events.Close()
+			s.judge(last())
+		}()
+	}
+	out, err := newLog(s.dir.path(filepath.Join(LogsDir, "stdout.log")), show, s.Redact)
 	if err != nil {
 		return err
 	}
@@ -475,7 +514,7 @@ func (s *state) command(ctx context.Context) error {
 		return err
 	}
 	defer errs.close()
-	c := sandbox.Cmd{Args: s.Command, Env: s.contextEnv(), Stdout: out, Stderr: errs}
+	c.Stdout, c.Stderr = out, errs
 	if s.Timeout > 0 {
 		c.Timeout = &s.Timeout
 	}

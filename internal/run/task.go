@@ -49,6 +49,9 @@ type Task struct {
 	Limits  store.Limits     `json:"limits"`
 	Patch   *Patch           `json:"patch"`
 	Output  Output           `json:"output"`
+	// Agent is the agent program that did the task, Models what the models were asked for.
+	Agent  string    `json:"agent,omitempty"`
+	Models *ModelUse `json:"models,omitempty"`
 	// Applied are the paths that --apply changed in the user's tree.
 	Applied []string `json:"applied,omitempty"`
 	// Suggested are rules for allow_net that would have allowed what the

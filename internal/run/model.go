@@ -1,0 +1,242 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"ravi/internal/adapter"
+	"ravi/internal/audit"
+	"ravi/internal/broker"
+	"ravi/internal/broker/check"
+	"ravi/internal/contextkey"
+	"ravi/internal/guard"
+	"ravi/internal/redact"
+	"ravi/internal/store"
+	"ravi/sandbox"
+)
+
+// Broker is the name of the service that runs reach their models by.
+const Broker = "broker"
+
+// Models are what a run's lease holds.
+type Models struct {
+	Providers []broker.Provider
+	Grants    check.Grants
+	Limits    broker.Limits
+	// Allowed are patterns of models; none: all that the providers have.
+	Allowed []string
+}
+
+// modeled is what a run with a lease holds.
+type modeled struct {
+	token    string
+	id       string // of the lease's record
+	broker   *broker.Broker
+	serve    func(context.Context, net.Conn)
+	end      func(context.Context) error
+	requests atomic.Int64
+	url      string // of the broker, once the sandbox is there
+	closers  []func() error
+	stop     context.CancelFunc
+	over     chan struct{}
+}
+
+// ModelUse is what the models were asked for in a run.
+type ModelUse struct {
+	Requests int64 `json:"requests"`
+	broker.Usage
+}
+
+// takeModels makes the lease with which the run calls models. It is there before the sandbox.
+func (s *state) takeModels(ctx context.Context) error {
+	if s.Models == nil {
+		return nil
+	}
+	token, hash := broker.NewToken()
+	m := &s.models
+	names := make([]string, len(s.Models.Providers))
+	for i, p := range s.Models.Providers {
+		names[i] = p.Name
+	}
+	lease, err := s.Store.InsertModelLease(ctx, store.ModelLease{
+		Hash: hash, RunID: s.task.ID, AgentID: s.AgentID, SessionID: s.SessionID, CreatedBy: s.CreatedBy, Owner: s.self,
+		Providers: names, Models: s.Models.Allowed, Limits: store.ModelLimits(s.Models.Limits), ExpiresAt: store.Now().Add(contextkey.RunTTL),
+	})
+	if err != nil {
+		return fmt.Errorf("recording the run's model lease: %w", err)
+	}
+	m.token, m.id = token, lease.ID
+	s.Redact.Add(redact.Pair{Secret: token, Instead: "[the run's model lease]", Name: modelLeaseName})
+	if err := s.audit.log.Append(ctx, audit.Record{Action: audit.LeaseIssue, Object: lease.ID, Decision: store.Allowed, Caller: s.CreatedBy, RunID: s.task.ID}); err != nil {
+		return err
+	}
+	writer := audit.NewWriter(s.audit.log)
+	m.closers = append(m.closers, writer.Close)
+	m.broker, err = broker.New(broker.Options{
+		Providers: s.Models.Providers, Grants: s.Models.Grants, Redact: s.Redact,
+		Lease: broker.Lease{Hash: hash, Models: s.Models.Allowed, Limits: s.Models.Limits},
+		Begin: func(ctx context.Context, c broker.Call) error { return s.recordCall(ctx, writer, c) },
+		End:   func(c broker.Call) { s.countCall(c) },
+	})
+	if err != nil {
+		return err
+	}
+	m.serve, m.end = m.broker.Service(Broker + ".ravi.internal")
+	s.dir.event("models", map[string]any{"lease": lease.ID, "providers": names})
+	slide, stop := context.WithCancel(context.WithoutCancel(ctx))
+	m.stop, m.over = stop, make(chan struct{})
+	go func() {
+		defer close(m.over)
+		every(slide, contextkey.SlideEvery, func() {
+			if err := s.Store.SlideModelLease(slide, lease.ID, store.Now().Add(contextkey.RunTTL)); err != nil && slide.Err() == nil {
+				s.dir.event("lease_not_extended", map[string]any{"error": err.Error()})
+			}
+		})
+	}()
+	return nil
+}
+
+// modelLeaseName stands for a run's lease wherever it was taken out.
+const modelLeaseName = "the run's model lease"
+
+// every does something again and again, until ctx ends.
+func every(ctx context.Context, pause time.Duration, do func()) {
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			do()
+		}
+	}
+}
+
+// recordCall writes a model call down before it is sent, or that it was refused.
+func (s *state) recordCall(ctx context.Context, w *audit.Writer, c broker.Call) error {
+	input := map[string]any{"endpoint": c.Endpoint}
+	if c.Stream {
+		input["stream"] = true
+	}
+	call := audit.Call{
+		Caller: s.models.id, Action: audit.ModelCall, Object: c.Provider + "/" + c.Model, Decision: store.Allowed,
+		RunID: s.task.ID, SandboxID: s.task.Sandbox, Input: input,
+	}
+	if c.Refused != "" {
+		call.Decision, call.Reason = store.Denied, c.Refused
+	}
+	r, err := call.Record(s.Redact.String)
+	if err != nil {
+		return err
+	}
+	if c.Refused != "" {
+		return w.Denied(ctx, r)
+	}
+	return w.Append(ctx, r)
+}
+
+// countCall adds what a call used. What cannot be counted is said: the bill would lack it.
+func (s *state) countCall(c broker.Call) {
+	s.models.requests.Add(1)
+	failed := int64(0)
+	if c.Failed != "" {
+		failed = 1
+		s.dir.event("model_failed", map[string]any{"provider": c.Provider, "model": c.Model, "status": c.Status, "error": c.Failed})
+	}
+	u := c.Usage
+	err := s.Store.AddModelUsage(context.Background(), s.models.id, c.Provider, c.Model, store.ModelUse{
+		Requests: 1, Failed: failed, Input: u.Input, Output: u.Output, CacheRead: u.CacheRead, CacheWrite: u.CacheWrite, MicroUSD: u.MicroUSD, Priced: u.Priced,
+	})
+	if err != nil {
+		s.note("%d tokens of %s are missing in ravi usage: %v", u.Input+u.Output+u.CacheRead+u.CacheWrite, c.Model, err)
+	}
+}
+
+// leaveModels ends the run's lease.
+func (s *state) leaveModels(ctx context.Context) error {
+	m := &s.models
+	if m.id == "" {
+		return nil
+	}
+	if m.stop != nil {
+		m.stop()
+		<-m.over
+	}
+	if m.broker != nil {
+		m.broker.End("the run ended")
+	}
+	var errs []error
+	if _, err := s.Store.EndModelLease(ctx, m.id, "the run ended"); err != nil {
+		errs = append(errs, fmt.Errorf("ending the run's model lease: %w", err))
+	}
+	if m.end != nil {
+		ending, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		// What does not end in time is cut off, which is all that can be done.
+		_ = m.end(ending)
+	}
+	if m.broker != nil {
+		s.task.Models = &ModelUse{Requests: m.requests.Load(), Usage: m.broker.Usage()}
+	}
+	for _, c := range slices.Backward(m.closers) {
+		errs = append(errs, c())
+	}
+	return errors.Join(append(errs, s.audit.log.Append(ctx, audit.Record{Action: audit.LeaseRevoke, Object: m.id, Decision: store.Allowed, RunID: s.task.ID, Reason: "the run ended"}))...)
+}
+
+// modelOptions are what the sandbox is made with for its models.
+func (s *state) modelOptions() []sandbox.Option {
+	if s.models.serve == nil || s.Config.Backend == sandbox.BackendHost {
+		return nil
+	}
+	return []sandbox.Option{sandbox.WithService(Broker, s.models.serve)}
+}
+
+// modelEnv is what a command finds in its environment to call models: the variables that programs read.
+func (s *state) modelEnv() map[string]string {
+	env := map[string]string{}
+	if s.models.token == "" {
+		return env
+	}
+	for _, p := range slices.Backward(s.Models.Providers) { // the first of a dialect is what its variables name
+		maps.Copy(env, adapter.ProviderEnv(string(p.Dialect), s.models.url+"/"+p.Name, s.models.token))
+	}
+	return env
+}
+
+// reachModels says where the sandbox's processes reach the broker. On the host there is no wire of theirs, so it is a
+// port of loopback, where the lease is all that lets anybody in.
+func (s *state) reachModels(context.Context) error {
+	m := &s.models
+	if m.broker == nil {
+		return nil
+	}
+	if s.sb.Backend() != sandbox.BackendHost {
+		m.url = s.sb.ServiceURL(Broker)
+		return nil
+	}
+	l, err := guard.ListenTCP("127.0.0.1:0", nil)
+	if err != nil {
+		return err
+	}
+	m.url = "http://" + l.Addr().String()
+	server := guard.New(m.broker, broker.ServerOptions())
+	over := make(chan error, 1)
+	go func() { over <- server.Serve(l) }()
+	m.closers = append(m.closers, func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		_ = server.Shutdown(ctx)
+		l.Close()
+		<-over
+		return nil
+	})
+	return nil
+}
