@@ -62,12 +62,13 @@ type claudeLine struct {
 	Attempt     int      `json:"attempt"`
 	MaxRetries  int      `json:"max_retries"`
 	ErrorStatus int      `json:"error_status"`
-	Usage       struct {
-		Input      int64 `json:"input_tokens"`
-		CacheRead  int64 `json:"cache_read_input_tokens"`
-		CacheWrite int64 `json:"cache_creation_input_tokens"`
-		Output     int64 `json:"output_tokens"`
-	} `json:"usage"`
+	// Models are what each model used up to now, the agents below it included.
+	Models map[string]struct {
+		Input      int64 `json:"inputTokens"`
+		CacheRead  int64 `json:"cacheReadInputTokens"`
+		CacheWrite int64 `json:"cacheCreationInputTokens"`
+		Output     int64 `json:"outputTokens"`
+	} `json:"modelUsage"`
 }
 
 type claudeBlock struct {
@@ -94,9 +95,11 @@ func readClaude(s *scribe) func([]byte) {
 			case "init":
 				s.start(l.Session, l.Model)
 			case "api_retry":
-				s.say(Event{Kind: Note, Text: fmt.Sprintf("the provider answered %d; attempt %d of %d", l.ErrorStatus, l.Attempt, l.MaxRetries)})
+				s.failure = fmt.Sprintf("the provider answered %d; attempt %d of %d", l.ErrorStatus, l.Attempt, l.MaxRetries)
+				s.say(Event{Kind: Note, Text: s.failure})
 			}
 		case "assistant", "user":
+			s.failure = ""
 			var blocks []claudeBlock
 			if json.Unmarshal(l.Message.Content, &blocks) != nil {
 				return
@@ -107,7 +110,11 @@ func readClaude(s *scribe) func([]byte) {
 		case "result":
 			// There is one for each turn; the last counts.
 			s.ended, s.failed, s.answer = true, l.IsError, cut(l.Result, maxText)
-			s.count(l.Usage.Input+l.Usage.CacheRead+l.Usage.CacheWrite, l.Usage.Output)
+			s.in, s.out = 0, 0
+			for _, m := range l.Models {
+				s.add(m.Input, m.CacheRead, m.CacheWrite, m.Output)
+			}
+			s.count()
 			if l.IsError {
 				s.failure = s.answer
 				if s.failure == "" && len(l.Errors) > 0 {

@@ -114,7 +114,9 @@ func readCodex(s *scribe) func([]byte) {
 		case "turn.completed":
 			s.ended, s.failed = true, false
 			// Of a conversation that goes on, it counts what was before too.
-			s.count(l.Usage.Input, l.Usage.Output)
+			s.in, s.out = 0, 0
+			s.add(l.Usage.Input, 0, 0, l.Usage.Output)
+			s.count()
 		case "turn.failed":
 			s.ended, s.failed = true, true
 			if text := messageOf(l.Error.Message); text != s.failure {
@@ -164,11 +166,7 @@ func (s *scribe) codexItem(i codexItem, done bool, begun ids) {
 		return
 	}
 	if begun.add(i.ID) {
-		raw, err := json.Marshal(input)
-		if err != nil {
-			raw = nil
-		}
-		s.say(Event{Kind: Tool, Tool: tool, ID: i.ID, Input: raw})
+		s.say(Event{Kind: Tool, Tool: tool, ID: i.ID, Input: toJSON(input, "")})
 	}
 	if done {
 		text := i.Output

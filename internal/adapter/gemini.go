@@ -115,7 +115,9 @@ func readGemini(s *scribe) func([]byte) {
 			}
 		case "result":
 			s.ended, s.failed = true, l.Status != "success"
-			s.count(l.Stats.Input, l.Stats.Output)
+			s.in, s.out = 0, 0
+			s.add(l.Stats.Input, 0, 0, l.Stats.Output)
+			s.count()
 			if s.failed {
 				text := strings.TrimSuffix(strings.TrimPrefix(l.Error.Message, "[API Error: "), "]")
 				if text = messageOf(text); text != "" && text != s.failure {

@@ -30,7 +30,7 @@ func launchOpencode(s Setup) Launch {
 		library, base = "@ai-sdk/openai-compatible", s.BaseURL+"/v1"
 	}
 	type object map[string]any
-	config := toJSON(object{
+	config := string(toJSON(object{
 		"$schema": "https://opencode.ai/config.json", "autoupdate": false, "share": "disabled", "permission": "allow",
 		"model": "ravi/" + s.Model, "small_model": "ravi/" + s.Model, "enabled_providers": []string{"ravi"},
 		"provider": object{"ravi": object{
@@ -38,7 +38,7 @@ func launchOpencode(s Setup) Launch {
 			"options": object{"baseURL": base, "apiKey": "{env:" + leaseEnv + "}"},
 			"models":  object{s.Model: object{"name": s.Model}},
 		}},
-	})
+	}, "  "))
 	args := []string{"run", "--format", "json", "--thinking"}
 	if s.Resume != "" {
 		args = append(args, "--session", s.Resume)
@@ -76,6 +76,9 @@ type opencodeLine struct {
 			Input  json.RawMessage `json:"input"`
 			Output string          `json:"output"`
 			Error  string          `json:"error"`
+			Meta   struct {
+				Exit int `json:"exit"`
+			} `json:"metadata"`
 		} `json:"state"`
 		Tokens struct {
 			Input  int64 `json:"input"`
@@ -114,12 +117,13 @@ func readOpencode(s *scribe) func([]byte) {
 			if p.State.Status == "error" {
 				text = p.State.Error
 			}
-			s.say(Event{Kind: Result, ID: p.CallID, Text: text, Failed: p.State.Status == "error"})
+			s.say(Event{Kind: Result, ID: p.CallID, Text: text, Failed: p.State.Status == "error" || p.State.Meta.Exit != 0})
 		case "step_start":
 			s.ended = false
 		case "step_finish":
 			s.ended = p.Reason != "tool-calls"
 			s.add(p.Tokens.Input, p.Tokens.Cache.Read, p.Tokens.Cache.Write, p.Tokens.Output)
+			s.count()
 		case "error":
 			text := l.Error.Data.Message
 			if text == "" {

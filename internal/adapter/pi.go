@@ -28,9 +28,9 @@ func launchPi(s Setup) Launch {
 		api, base = "openai-completions", s.BaseURL+"/v1"
 	}
 	type object map[string]any
-	models := toJSON(object{"providers": object{"ravi": object{
+	models := string(toJSON(object{"providers": object{"ravi": object{
 		"baseUrl": base, "api": api, "apiKey": leaseEnv, "models": []object{{"id": s.Model}},
-	}}})
+	}}}, "  "))
 	args := []string{"--mode", "json", "--provider", "ravi", "--model", s.Model}
 	if s.Resume != "" {
 		args = append(args, "--session", s.Resume)
@@ -115,6 +115,7 @@ func (s *scribe) piMessage(l piLine) {
 		}
 	}
 	s.add(m.Usage.Input, m.Usage.CacheRead, m.Usage.CacheWrite, m.Usage.Output)
+	s.count()
 	s.ended, s.failed = m.Stop != "toolUse", m.Stop == "error" || m.Stop == "aborted"
 	if s.failed {
 		text := m.Error

@@ -115,7 +115,7 @@ func (s *scribe) say(e Event) {
 		return
 	}
 	e.Text, e.Tool, e.ID, e.Parent = cut(e.Text, maxText), cut(e.Tool, maxName), cut(e.ID, maxName), cut(e.Parent, maxName)
-	if len(e.Input) > maxInput || !json.Valid(e.Input) {
+	if e.Input = bytes.TrimSpace(e.Input); len(e.Input) > maxInput || !json.Valid(e.Input) || string(e.Input) == "null" {
 		e.Input = nil
 	}
 	if e.Kind == Text && e.Parent == "" {
@@ -178,25 +178,22 @@ func (s *scribe) wrong(text string) {
 	s.say(Event{Kind: Error, Text: text, Failed: true})
 }
 
-// count sets what the program used up to now.
-func (s *scribe) count(in, out int64) {
-	const most = 1 << 50
-	in, out = min(max(in, 0), most), min(max(out, 0), most)
-	if in != 0 || out != 0 {
-		s.in, s.out = in, out
-		s.say(Event{Kind: Usage, InputTokens: in, OutputTokens: out})
+// count tells what the program used up to now.
+func (s *scribe) count() {
+	if s.in != 0 || s.out != 0 {
+		s.say(Event{Kind: Usage, InputTokens: s.in, OutputTokens: s.out})
 	}
 }
 
-// add counts what one more call used.
+// add counts what one more call used, without telling it.
 func (s *scribe) add(in, cacheRead, cacheWrite, out int64) {
-	const most = 1 << 50
+	const most = 1 << 50 // far from where sums overflow
 	for _, n := range []int64{in, cacheRead, cacheWrite, out} {
 		if n < 0 || n > most {
 			return
 		}
 	}
-	s.count(s.in+in+cacheRead+cacheWrite, s.out+out)
+	s.in, s.out = min(s.in+in+cacheRead+cacheWrite, most), min(s.out+out, most)
 }
 
 // finish tells the end.
@@ -247,13 +244,16 @@ func (i ids) add(id string) bool {
 	return true
 }
 
-// toJSON is of what was made here, which always has a form.
-func toJSON(v any) string {
-	out, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		panic(err)
+// toJSON writes what was made here, which always has a form.
+func toJSON(v any, indent string) []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", indent)
+	if err := e.Encode(v); err != nil {
+		return nil
 	}
-	return string(out) + "\n"
+	return b.Bytes()
 }
 
 func cut(s string, most int) string {
