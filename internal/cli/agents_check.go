@@ -92,7 +92,7 @@ func checkAgent(ctx context.Context, env *command.Env, in agentsCheckInput) (c a
 	go func() { over <- model.Serve(l) }()
 	defer func() { err = errors.Join(err, model.Close(), <-over) }()
 	env.Quiet = true // what the program says is the script's
-	o, err := runOptions(ctx, env, runInput{Repo: repo, Agent: p.Name, Model: "", Task: "Make the file " + checkedFile + ".", Context: "none", Backend: in.Backend},
+	o, err := runOptions(ctx, env, runInput{Repo: repo, Agent: p.Name, Model: scriptedModel(p), Task: "Make the file " + checkedFile + ".", Context: "none", Backend: in.Backend},
 		scripted(p.Dialect, l.Addr().String()))
 	if err != nil {
 		return c, err
@@ -141,6 +141,14 @@ func scripted(dialect, address string) sources {
 			Known: []redact.Pair{},
 		}, nil
 	}}
+}
+
+// scriptedModel is a name for the model of a program that takes none by itself.
+func scriptedModel(p adapter.Program) string {
+	if p.NeedsModel {
+		return "scripted-1"
+	}
+	return ""
 }
 
 // emptyRepo makes a repository with one commit.

@@ -2,7 +2,11 @@ package cli
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"os"
@@ -209,6 +213,13 @@ func TestModelsThatCannotBe(t *testing.T) {
 		})
 	}
 	// A token of an app is none for a model.
+	key := must[*rsa.PrivateKey](t)(rsa.GenerateKey(rand.Reader, 2048))
+	text := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})
+	github := secret.Change{Hosts: []string{"api.openai.com"}, Source: &secret.Source{App: &secret.AppSource{ID: 7, PrivateKey: secret.NewValue(string(text))}}}
+	m := must[models](t)(modelsOf(t.Context(), modelsHome(t, "", nil, map[string]secret.Change{"OPENAI_API_KEY": github})))
+	if found, err := m.of(broker.OpenAI); err == nil || !strings.Contains(err.Error(), "no keys of a model provider") || len(m.Providers) > 0 {
+		t.Errorf("an app: %v, %v", found, err)
+	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := modelsOf(gone, modelsHome(t, "", nil, nil)); !errors.Is(err, context.Canceled) {

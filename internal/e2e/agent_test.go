@@ -82,9 +82,13 @@ const lookForKey = `a=sk-ant-api03; b=-canary-0123; ` +
 // what it used is metered, no other name is tried, and the key is nowhere.
 func TestAgentPrograms(t *testing.T) {
 	for _, c := range []struct {
-		name, header, base, key string
+		name, header, base, key, model string
 	}{
-		{"claude", "X-Api-Key", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"},
+		{"claude", "X-Api-Key", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", ""},
+		{"codex", "Authorization", "OPENAI_BASE_URL", "OPENAI_API_KEY", ""},
+		{"gemini", "X-Goog-Api-Key", "GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY", ""},
+		{"opencode", "Authorization", "OPENAI_BASE_URL", "OPENAI_API_KEY", "scripted-1"},
+		{"pi", "Authorization", "OPENAI_BASE_URL", "OPENAI_API_KEY", "scripted-1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t)
@@ -93,7 +97,11 @@ func TestAgentPrograms(t *testing.T) {
 				modeltest.Turn{modeltest.Text("I look around."), modeltest.Shell(lookForKey)},
 				modeltest.Turn{modeltest.Text("All is done."), modeltest.Uses(modeltest.Usage{Input: 1000, Output: 20})})
 			w.env = []string{c.key + "=" + canary, c.base + "=" + url}
-			run := w.run(plain(t), "--agent", c.name, "--task", "make hello.txt").want(0)
+			args := []string{"--agent", c.name, "--task", "make hello.txt"}
+			if c.model != "" {
+				args = append(args, "--model", c.model)
+			}
+			run := w.run(plain(t), args...).want(0)
 
 			patch := run.file("changes.patch")
 			for _, want := range []string{"+hello", "+rlease_"} {

@@ -41,10 +41,12 @@ type modeled struct {
 	serve    func(context.Context, net.Conn)
 	end      func(context.Context) error
 	requests atomic.Int64
-	url      string // of the broker, once the sandbox is there
-	closers  []func() error
-	stop     context.CancelFunc
-	over     chan struct{}
+	// uncounted are tokens that could not be written down.
+	uncounted atomic.Int64
+	url       string // of the broker, once the sandbox is there
+	closers   []func() error
+	stop      context.CancelFunc
+	over      chan struct{}
 }
 
 // ModelUse is what the models were asked for in a run.
@@ -155,7 +157,8 @@ func (s *state) countCall(c broker.Call) {
 		Requests: 1, Failed: failed, Input: u.Input, Output: u.Output, CacheRead: u.CacheRead, CacheWrite: u.CacheWrite, MicroUSD: u.MicroUSD, Priced: u.Priced,
 	})
 	if err != nil {
-		s.note("%d tokens of %s are missing in ravi usage: %v", u.Input+u.Output+u.CacheRead+u.CacheWrite, c.Model, err)
+		s.models.uncounted.Add(u.Input + u.Output + u.CacheRead + u.CacheWrite)
+		s.dir.event("model_uncounted", map[string]any{"provider": c.Provider, "model": c.Model, "error": err.Error()})
 	}
 }
 
@@ -183,6 +186,9 @@ func (s *state) leaveModels(ctx context.Context) error {
 		_ = m.end(ending)
 	}
 	if m.broker != nil {
+		if n := m.uncounted.Load(); n > 0 {
+			s.note("%d tokens are missing in ravi usage, since they could not be written down; events.jsonl says why", n)
+		}
 		s.task.Models = &ModelUse{Requests: m.requests.Load(), Usage: m.broker.Usage()}
 	}
 	for _, c := range slices.Backward(m.closers) {
