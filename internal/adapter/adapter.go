@@ -102,6 +102,7 @@ type Event struct {
 	Session string          `json:"session,omitempty"` // the program's own id of the conversation
 	Model   string          `json:"model,omitempty"`
 	// InputTokens (all of them, cached ones too) and OutputTokens are what the program counts; the broker counts by itself.
+	// Of a conversation that goes on, claude and codex count what was before too.
 	InputTokens  int64 `json:"input_tokens,omitempty"`
 	OutputTokens int64 `json:"output_tokens,omitempty"`
 }

@@ -19,7 +19,7 @@ var codex = Program{
 }
 
 // codexConfig takes the address of the provider, and whether the web is searched. Plugins are looked for at two sites of
-// its maker's and at GitHub, before anything else and again in the end.
+// its maker's and at GitHub, before anything else and again in the end. A snapshot of the shell is ten processes more before the first call, each of which costs in a sandbox.
 const codexConfig = `model_provider = "ravi"
 approval_policy = "never"
 sandbox_mode = "danger-full-access"
@@ -31,6 +31,7 @@ enabled = false
 
 [features]
 plugins = false
+shell_snapshot = false
 apps = false
 
 [model_providers.ravi]
