@@ -147,6 +147,21 @@ func TestReaders(t *testing.T) {
 `},
 		{"claude's limits", "claude", `{"type":"result","subtype":"error_max_turns","is_error":true}` + "\n", `{"kind":"end","text":"error_max_turns","failed":true}` + "\n"},
 		{"claude's errors", "claude", `{"type":"result","subtype":"error_during_execution","is_error":true,"errors":["no conversation found"]}` + "\n", `{"kind":"end","text":"no conversation found","failed":true}` + "\n"},
+		{"claude goes on after an overload, and is killed", "claude", `{"type":"system","subtype":"api_retry","attempt":1,"max_retries":10,"error_status":529}
+{"type":"assistant","message":{"content":[{"type":"text","text":"Well."}]}}
+`, `{"kind":"note","text":"the provider answered 529; attempt 1 of 10"}
+{"kind":"text","text":"Well."}
+{"kind":"end","text":"it ended before it was done","failed":true}
+`},
+		{"codex's command fails", "codex", `{"type":"item.completed","item":{"id":"1","type":"command_execution","command":"a > b","exit_code":2,"status":"completed"}}
+{"type":"item.completed","item":{"id":"2","type":"command_execution","command":"a","exit_code":null,"status":"declined"}}
+{"type":"turn.completed"}
+`, `{"kind":"tool","tool":"shell","id":"1","input":{"command":"a > b"}}
+{"kind":"result","id":"1","failed":true}
+{"kind":"tool","tool":"shell","id":"2","input":{"command":"a"}}
+{"kind":"result","id":"2","failed":true}
+{"kind":"end"}
+`},
 		{"codex goes on after a broken line", "codex", `{"type":"turn.started"}
 {"type":"error","message":"Reconnecting... 1/5"}
 {"type":"turn.completed","usage":{"input_tokens":-5,"output_tokens":3}}
