@@ -266,6 +266,7 @@ func TestModelsBlock(t *testing.T) {
 		"secret header":  {at(`"headers": {"x-portkey-api-key": "hunter22hunter22"}`), "the header X-Portkey-Api-Key looks like a credential"},
 		"secret value":   {at(`"headers": {"x-a": "sk-hunter22hunter22hunter22"}`), "the header X-A looks like a credential"},
 		"price":          {at(`"prices": {"m": {"input": -1}}`), "models.providers.mine.prices: a price of m is negative"},
+		"dear":           {at(`"prices": {"m": {"output": 1000001}}`), "a price of m is negative, or more than"},
 		"price's model":  {at(`"prices": {"": {"input": 1}}`), `"" is no name of a model`},
 		"price's key":    {at(`"prices": {"m": {"in": 1}}`), "models.providers.mine.prices.m"},
 		"grant":          {`{"allow": ["websearch"]}`, `models.allow: "websearch" is nothing that can be allowed; did you mean web_search?`},

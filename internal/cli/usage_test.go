@@ -57,6 +57,7 @@ func TestKeysOfUsage(t *testing.T) {
 	w.used(more(access.Operator, w.mine.session.ID), "b", call) // in the same session
 	w.used(more(access.Operator, ""), "c", call)                // nobody's
 	until := store.Now().Add(time.Hour)
+	w.used(must[store.Run](t)(w.store.InsertRun(ctx, store.Run{AgentID: w.mine.agent.ID, CreatedBy: access.Operator})), "e", call) // the same agent's, elsewhere
 	key := func(parent string) store.Key {
 		sum := sha256.Sum256([]byte("key of " + parent))
 		return must[store.Key](t)(w.store.InsertKey(ctx, store.Key{Hash: hex.EncodeToString(sum[:]), ParentID: parent, ExpiresAt: until}, nil))
@@ -68,10 +69,11 @@ func TestKeysOfUsage(t *testing.T) {
 
 	operator := access.AsOperator()
 	for input, want := range map[string]string{
-		`{}`: "anthropic/a=1 anthropic/b=1 anthropic/c=1 anthropic/d=1 anthropic/secret-model=1 of 5", `{"by": "agent"}`: "=3 MINE.AGENT=1 THEIRS.AGENT=1 of 5",
-		`{"by": "session", "session": "bert-web"}`: "THEIRS.SESSION=2 of 2", `{"by": "run", "agent": "anna"}`: "MINE.RUN=1 of 1",
-		`{"by": "provider", "caller": "operator"}`: "anthropic=4 of 4", `{"by": "model", "run": "THEIRS.RUN"}`: "anthropic/secret-model=1 of 1",
-		`{"by": "day", "since": "2h"}`: store.Now().Format(time.DateOnly) + "=5 of 5", `{"by": "day", "until": "7d"}`: " of 0",
+		`{}`:              "anthropic/a=1 anthropic/b=1 anthropic/c=1 anthropic/d=1 anthropic/e=1 anthropic/secret-model=1 of 6",
+		`{"by": "agent"}`: "=3 MINE.AGENT=2 THEIRS.AGENT=1 of 6",
+		`{"by": "session", "session": "bert-web"}`: "THEIRS.SESSION=2 of 2", `{"by": "run", "agent": "bert"}`: "THEIRS.RUN=1 of 1",
+		`{"by": "provider", "caller": "operator"}`: "anthropic=5 of 5", `{"by": "model", "run": "THEIRS.RUN"}`: "anthropic/secret-model=1 of 1",
+		`{"by": "day", "since": "2h"}`: store.Now().Format(time.DateOnly) + "=6 of 6", `{"by": "day", "until": "7d"}`: " of 0",
 	} {
 		if got := w.sums(operator, input); got != w.fill(want) {
 			t.Errorf("the operator, %s: %s", input, got)
@@ -105,7 +107,7 @@ func TestKeysOfUsage(t *testing.T) {
 		{"a session's, by a capability", holds("ctx_stranger", "read:usage@"+w.theirs.session.ID), `{}`, "anthropic/d=1 anthropic/secret-model=1 of 2"},
 		{"an agent's", holds("ctx_stranger", "read:usage.usage@"+w.theirs.agent.ID), `{}`, "anthropic/secret-model=1 of 1"},
 		{"by a pattern", holds("ctx_stranger", "read:usage@"+w.mine.run.ID[:29]+"*"), `{}`, "anthropic/a=1 of 1"},
-		{"all of it", holds("ctx_stranger", "read:usage"), `{"by": "provider"}`, "anthropic=5 of 5"},
+		{"all of it", holds("ctx_stranger", "read:usage"), `{"by": "provider"}`, "anthropic=6 of 6"},
 		{"of other groups nothing", holds("ctx_stranger", "read:runs", "write:usage"), `{}`, " of 0"},
 	} {
 		if got := w.sums(c.who, c.input); got != w.fill(c.want) {
