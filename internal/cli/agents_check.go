@@ -132,7 +132,7 @@ func (c *agentCheck) problem(format string, args ...any) {
 // scripted are the models of a check: one provider, with a key that opens nothing.
 func scripted(dialect, address string) sources {
 	return sources{install: true, models: func(context.Context, *command.Env) (models, error) {
-		const key = "a key that opens nothing"
+		const key = "opens-nothing"
 		return models{
 			Providers: []broker.Provider{{
 				Name: dialect, Dialect: broker.Dialect(dialect), BaseURL: &url.URL{Scheme: "http", Host: address},
@@ -143,9 +143,10 @@ func scripted(dialect, address string) sources {
 	}}
 }
 
-// scriptedModel is a name for the model of a program that takes none by itself.
+// scriptedModel is what the model of a check is called, where a program takes none by itself, or, as codex, offers tools to
+// the models that it knows in a way that no script speaks.
 func scriptedModel(p adapter.Program) string {
-	if p.NeedsModel {
+	if p.Dialect == adapter.OpenAI {
 		return "scripted-1"
 	}
 	return ""
