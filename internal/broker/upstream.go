@@ -128,8 +128,14 @@ func (c *call) request(ctx context.Context, body *outgoing, key string) *http.Re
 	if c.Stream {
 		h["Accept"] = []string{"text/event-stream"}
 	}
-	if c.dialect == Anthropic {
+	switch c.dialect {
+	case Anthropic:
 		c.anthropicHeaders(h)
+	case OpenAI:
+		// Codex says so of bodies that carry their tools among the input, which the provider refuses otherwise.
+		if c.r.Header.Get(codexLite) == "true" {
+			h.Set(codexLite, "true")
+		}
 	}
 	for name, value := range c.p.Headers {
 		if strings.EqualFold(name, "anthropic-beta") && h.Get(name) != "" {
@@ -157,6 +163,8 @@ var (
 )
 
 const maxBetas = 64
+
+const codexLite = "X-Openai-Internal-Codex-Responses-Lite"
 
 // reaching are the betas by which a provider reaches out or remembers, by a part of their names, and what allows them.
 var reaching = []struct{ part, grant string }{
