@@ -135,7 +135,7 @@ func scripted(dialect, address string) sources {
 		const key = "opens-nothing"
 		return models{
 			Providers: []broker.Provider{{
-				Name: dialect, Dialect: broker.Dialect(dialect), BaseURL: &url.URL{Scheme: "http", Host: address},
+				Name: "scripted", Dialect: broker.Dialect(dialect), BaseURL: &url.URL{Scheme: "http", Host: address},
 				Keys: []broker.Key{{Name: "check", Value: func(context.Context) (string, error) { return key, nil }}},
 			}},
 			Known: []redact.Pair{},

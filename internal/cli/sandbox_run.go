@@ -379,6 +379,13 @@ func printRun(env *command.Env, w io.Writer, t *runs.Task) error {
 			fmt.Fprintln(env.Stderr, "patch: it is what was saved before, not the last state")
 		}
 	}
+	if m := t.Models; m != nil {
+		cost := ""
+		if m.Priced {
+			cost = fmt.Sprintf(", %.2f USD", float64(m.MicroUSD)/1e6)
+		}
+		fmt.Fprintf(env.Stderr, "models: %d calls, %d tokens in, %d out%s\n", m.Requests, m.Input+m.CacheRead+m.CacheWrite, m.Output, cost)
+	}
 	if n := len(t.Applied); n > 0 {
 		fmt.Fprintf(env.Stderr, "applied: %d files in %s\n", n, safe.Safe(t.Repo))
 	}
