@@ -79,14 +79,23 @@ func runModels(ctx context.Context, env *command.Env, in runInput, from sources,
 	if err != nil {
 		return err
 	}
+	if allowed != nil {
+		m = m.within(own(env).Profile, allowed)
+	}
 	providers, err := m.of(broker.Dialect(p.Dialect))
 	if err != nil {
 		return err
 	}
 	a.Provider = providers[0].Name
+	for _, have := range providers {
+		if in.USD > 0 && len(have.Prices) == 0 {
+			return command.Usage(fmt.Sprintf("--max-usd bounds money, and no price of %s is known", have.Name),
+				fmt.Sprintf("set models.providers.%s.prices in config.json (docs/models.md), or bound --max-tokens", have.Name))
+		}
+	}
 	limits := m.Limits
 	limits.Tokens, limits.USD = tighter(limits.Tokens, in.Tokens), tighter(limits.USD, in.USD)
-	o.Models = &runs.Models{Providers: providers, Grants: m.Grants, Limits: limits, Allowed: allowed}
+	o.Models = &runs.Models{Providers: providers, Grants: m.Grants, Limits: limits}
 	if o.Redact == nil {
 		o.Redact = &redact.Redactor{}
 	}

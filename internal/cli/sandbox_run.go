@@ -24,7 +24,7 @@ import (
 func addSandboxRun(t *command.Table) {
 	command.Add(t, command.Spec[runInput, *runs.Task]{
 		Group: "sandbox", Name: "run", Access: command.Write, Reach: command.LocalOnly,
-		Summary: "Run an agent or a command in a sandbox, and bring out a proven patch",
+		Summary: "Run an agent or a command in a sandbox; a proven patch comes out",
 		Long: `Takes the repository as it lies, clones it inside a new sandbox, runs CMD there
 and brings out what it changed as a patch that was tried on a clean checkout.
 The repository itself is not touched, unless --apply is given. The sandbox sees

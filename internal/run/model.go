@@ -29,8 +29,6 @@ type Models struct {
 	Providers []broker.Provider
 	Grants    check.Grants
 	Limits    broker.Limits
-	// Allowed are patterns of models; none: all that the providers have.
-	Allowed []string
 }
 
 // modeled is what a run with a lease holds.
@@ -63,12 +61,16 @@ func (s *state) takeModels(ctx context.Context) error {
 	token, hash := broker.NewToken()
 	m := &s.models
 	names := make([]string, len(s.Models.Providers))
+	var allowed []string // as they are recorded
 	for i, p := range s.Models.Providers {
 		names[i] = p.Name
+		for _, m := range p.Models {
+			allowed = append(allowed, p.Name+"/"+m)
+		}
 	}
 	lease, err := s.Store.InsertModelLease(ctx, store.ModelLease{
 		Hash: hash, RunID: s.task.ID, AgentID: s.AgentID, SessionID: s.SessionID, CreatedBy: s.CreatedBy, Owner: s.self,
-		Providers: names, Models: s.Models.Allowed, Limits: store.ModelLimits(s.Models.Limits), ExpiresAt: store.Now().Add(contextkey.RunTTL),
+		Providers: names, Models: allowed, Limits: store.ModelLimits(s.Models.Limits), ExpiresAt: store.Now().Add(contextkey.RunTTL),
 	})
 	if err != nil {
 		return fmt.Errorf("recording the run's model lease: %w", err)
@@ -82,7 +84,7 @@ func (s *state) takeModels(ctx context.Context) error {
 	m.closers = append(m.closers, writer.Close)
 	m.broker, err = broker.New(broker.Options{
 		Providers: s.Models.Providers, Grants: s.Models.Grants, Redact: s.Redact,
-		Lease: broker.Lease{Hash: hash, Models: s.Models.Allowed, Limits: s.Models.Limits},
+		Lease: broker.Lease{Hash: hash, Limits: s.Models.Limits},
 		Begin: func(ctx context.Context, c broker.Call) error { return s.recordCall(ctx, writer, c) },
 		End:   func(c broker.Call) { s.countCall(c) },
 	})
