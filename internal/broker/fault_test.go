@@ -252,7 +252,8 @@ func TestEndWithoutAnEnd(t *testing.T) {
 			w := newWorld(t, func(out http.ResponseWriter, r *http.Request) {
 				sse(out, s.first, s.last)
 				<-r.Context().Done()
-			}, nil)
+			}, func(o *Options) { o.Idle = time.Hour })
+			w.client.Timeout = 20 * time.Second
 			if got := w.post(s.path, s.body); got.status != 200 || !strings.HasPrefix(got.body, s.first) || strings.Contains(got.body, "error") {
 				t.Errorf("%d %s", got.status, got.body)
 			}

@@ -273,18 +273,29 @@ func TestLimitsOfWhatIsUnderWay(t *testing.T) {
 }
 
 func TestNoRecordNoCall(t *testing.T) {
-	for _, header := range []string{"X-Api-Key", "X-Other"} { // a call that passes, and one that is refused
-		w := newWorld(t, nil, func(o *Options) {
-			o.Lease.Limits.Requests = 1
-			o.Begin = func(context.Context, Call) error { return errors.New("the disk is full") }
-		})
-		for range 2 { // what was not sent does not count
-			got := w.post("/anthropic/v1/messages", anthropicBody, header, "")
-			if message := errorOf(t, got, Anthropic); got.status != 503 || strings.Contains(message, "disk") || len(w.came()) != 0 {
-				t.Errorf("%d %s", got.status, message)
+	full := true
+	w := newWorld(t, func(out http.ResponseWriter, r *http.Request) { writeJSON(out, 200, anthropicAnswer) }, func(o *Options) {
+		o.Lease.Limits = Limits{Requests: 1, PerMinute: 1}
+		o.Begin = func(context.Context, Call) error {
+			if full {
+				return errors.New("the disk is full")
 			}
+			return nil
 		}
-		w.finished(0)
+	})
+	for _, header := range []string{"X-Other", "X-Api-Key"} { // a call that passes, and one that is refused
+		got := w.post("/anthropic/v1/messages", anthropicBody, header, "")
+		if message := errorOf(t, got, Anthropic); got.status != 503 || strings.Contains(message, "disk") || len(w.came()) != 0 {
+			t.Errorf("%d %s", got.status, message)
+		}
+	}
+	w.finished(0)
+	full = false // what was not sent did not count
+	if got := w.post("/anthropic/v1/messages", anthropicBody); got.status != 200 {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+	if w.finished(1); w.broker.ledger.underWay != (Usage{}) {
+		t.Errorf("under way: %+v", w.broker.ledger.underWay)
 	}
 }
 
