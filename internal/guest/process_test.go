@@ -303,11 +303,17 @@ func TestUnreadOutputSpoolsAndThenBlocks(t *testing.T) {
 	cancel()
 	_ = r.drain()
 	bg := testContext(t)
-	if _, err := g.Process.SendInput(bg, connect.NewRequest(&process.SendInputRequest{Process: byPid(r.pid), Input: stdinOf("\n")})); err != nil {
-		t.Fatal(err)
-	}
 	p, err := g.server.procs.find(byPid(r.pid), false)
 	if err != nil {
+		t.Fatal(err)
+	}
+	// Until the guest has noticed, what is written goes to whoever has left.
+	eventually(t, "nobody reads", func() bool {
+		p.out.mu.Lock()
+		defer p.out.mu.Unlock()
+		return len(p.out.readers) == 0
+	})
+	if _, err := g.Process.SendInput(bg, connect.NewRequest(&process.SendInputRequest{Process: byPid(r.pid), Input: stdinOf("\n")})); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the spool is full", func() bool {
