@@ -35,7 +35,7 @@ func (v *agentView) show(e adapter.Event) {
 			adapter.Event
 		}{"agent", e})
 		if err == nil {
-			fmt.Fprintf(v.w, "%s\n", b)
+			fmt.Fprintf(v.w, "%s\n", safe.SafeJSON(b))
 		}
 		return
 	}

@@ -44,25 +44,29 @@ sandbox run --agent NAME --task "…" then starts that one.`,
 			return nil
 		},
 	})
-	add(t, command.Spec[agentsListInput, paged[store.Agent]]{
+	add(t, command.Spec[agentsListInput, agentList]{
 		Group: "agents", Name: "ls", Aliases: []string{"list"}, Access: command.Read, Scoped: true,
-		Summary: "List agents",
+		Summary: "List agents, and the agent programs that there are",
 		Long: `Lists the agents, the newest first; with --all those that are archived, too. A
-holder of a key sees those that its key is for.`,
+holder of a key sees those that its key is for.
+
+Below them stand the agent programs: where each is taken from, and the providers
+that there is a key for. A holder of a key does not see these.`,
 		Examples: []command.Example{{Line: "ravi agents ls"}, {What: "ids only, for scripts", Line: "ravi agents ls -q"}},
 		Defaults: agentsListInput{Limit: pageSize},
 		Handler:  listAgents, Print: printAgents,
 	})
-	add(t, command.Spec[agentInput, store.Agent]{
-		Group: "agents", Name: "show", Aliases: []string{"inspect"}, Access: command.Read, Object: agentObject,
-		Summary: "Show an agent, with its instructions",
+	add(t, command.Spec[agentInput, agentShown]{
+		Group: "agents", Name: "show", Aliases: []string{"inspect"}, Access: command.Read, Object: shownObject,
+		Summary: "Show an agent, with its instructions, or an agent program",
 		Long: `Shows an agent. It is named by its name, by its id, or by the id's beginning. A
-holder of a key may leave it out for its own.`,
-		Examples: []command.Example{{Line: "ravi agents show anna"}},
-		Handler: func(ctx context.Context, env *command.Env, in agentInput) (store.Agent, error) {
-			return findAgent(ctx, env, in.Agent)
-		},
-		Print: printAgent,
+holder of a key may leave it out for its own.
+
+Of an agent program, such as claude, it shows where it is taken from, and what
+its model calls would lack.`,
+		Examples: []command.Example{{Line: "ravi agents show anna"}, {What: "an agent program", Line: "ravi agents show claude"}},
+		Handler:  showAgent,
+		Print:    printShown,
 	})
 	add(t, command.Spec[agentsEditInput, store.Agent]{
 		Group: "agents", Name: "edit", Aliases: []string{"set"}, Access: command.Write, Reach: command.OperatorOnly,
@@ -342,24 +346,42 @@ func approving(patterns []string, name string) (string, bool) {
 	return "", false
 }
 
-func listAgents(ctx context.Context, env *command.Env, in agentsListInput) (paged[store.Agent], error) {
+// agentList are agents, and the agent programs.
+type agentList struct {
+	paged[store.Agent]
+	Programs []agentProgram `json:"programs"` // none for holders of keys
+}
+
+func listAgents(ctx context.Context, env *command.Env, in agentsListInput) (l agentList, err error) {
 	see := scopeOf(ctx, env, "agents", "ls")
 	f := store.AgentFilter{Archived: in.All, IDs: see.ids()}
 	s, err := env.Store(ctx)
 	if err != nil {
-		return paged[store.Agent]{}, err
+		return l, err
 	}
-	return listPage(in.Limit, in.Before, agentKind.id, func(a store.Agent) bool { return see.shows(a.ID) },
+	l.paged, err = listPage(in.Limit, in.Before, agentKind.id, func(a store.Agent) bool { return see.shows(a.ID) },
 		func(before string, limit int) ([]store.Agent, error) {
 			f.Before, f.Limit = before, limit
 			return s.ListAgents(ctx, f)
 		})
+	if err == nil {
+		l.Programs, err = agentPrograms(ctx, env)
+	}
+	return l, err
 }
 
-func printAgents(env *command.Env, w io.Writer, p paged[store.Agent]) error {
+func printAgents(env *command.Env, w io.Writer, l agentList) error {
 	if env.Quiet {
-		return printIDs(w, p.Items, agentKind.id)
+		return printIDs(w, l.Items, agentKind.id)
 	}
+	if err := printStored(env, w, l.paged); err != nil || len(l.Programs) == 0 {
+		return err
+	}
+	fmt.Fprintln(w)
+	return printPrograms(w, l.Programs)
+}
+
+func printStored(env *command.Env, w io.Writer, p paged[store.Agent]) error {
 	if len(p.Items) == 0 {
 		fmt.Fprintln(w, "no agents; make one: ravi agents create NAME")
 		return nil

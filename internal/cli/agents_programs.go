@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -22,7 +23,8 @@ opencode or pi, at the version that this Ravi was tried with. It is done in a
 sandbox that reaches the registry and nothing else; no script of the packages is
 run, and each package must have the hash that Ravi knows. Runs see it read-only.
 
-A registry of yours is named with --registry or npm_config_registry.`,
+One that is there already is left as it is. A registry of yours is named with
+--registry or npm_config_registry.`,
 		Examples: []command.Example{{Line: "ravi agents install claude"}},
 		Handler:  installAgent,
 		Print: func(_ *command.Env, w io.Writer, i install.Installed) error {
@@ -35,6 +37,7 @@ A registry of yours is named with --registry or npm_config_registry.`,
 type agentsInstallInput struct {
 	Program  string `json:"program" arg:"PROGRAM" host:"none" usage:"claude, codex, gemini, opencode or pi"`
 	Registry string `json:"registry" flag:"registry" value:"URL" host:"network" usage:"where packages come from (default the registry of npm)"`
+	Again    bool   `json:"again" flag:"again" host:"none" usage:"install it also if it is there; runs that use that one lose it"`
 }
 
 func installAgent(ctx context.Context, env *command.Env, in agentsInstallInput) (i install.Installed, err error) {
@@ -42,11 +45,11 @@ func installAgent(ctx context.Context, env *command.Env, in agentsInstallInput) 
 	if !ok || p.Package == "" {
 		return i, command.Usage(fmt.Sprintf("there is no agent program %q to install", in.Program), "claude, codex, gemini, opencode and pi are")
 	}
-	return installProgram(ctx, env, p, in.Registry)
+	return installProgram(ctx, env, p, in.Registry, in.Again)
 }
 
 // installProgram installs a program from a registry, empty for the user's.
-func installProgram(ctx context.Context, env *command.Env, p adapter.Program, registry string) (i install.Installed, err error) {
+func installProgram(ctx context.Context, env *command.Env, p adapter.Program, registry string, again bool) (i install.Installed, err error) {
 	home, err := env.Home()
 	if err != nil {
 		return i, err
@@ -58,7 +61,11 @@ func installProgram(ctx context.Context, env *command.Env, p adapter.Program, re
 	if registry == "" {
 		registry = os.Getenv("npm_config_registry")
 	}
-	return install.Install(ctx, p, install.Options{Home: home, Registry: registry, Step: env.Progress.Step, Note: env.Progress.Log, Sandbox: opts})
+	i, err = install.Install(ctx, p, install.Options{Home: home, Registry: registry, Again: again, Step: env.Progress.Step, Note: env.Progress.Log, Sandbox: opts})
+	if errors.Is(err, install.ErrRegistry) {
+		return i, command.Usage(err.Error(), "name it with --registry or npm_config_registry")
+	}
+	return i, err
 }
 
 // ownSandbox are the options of a sandbox that Ravi makes for itself: recorded, and in the operator's network.

@@ -542,10 +542,16 @@ func TestEmptyLists(t *testing.T) {
 	w.store = must[*store.Store](t)(store.Open(t.Context(), w.home))
 	defer w.store.Close()
 	for _, name := range []string{"agents.ls", "sessions.ls", "tasks.ls", "runs.ls", "context.ls", "memory.pending"} {
-		if out := w.allow(access.AsOperator(), name, ""); out != `{"items":[],"next":""}` {
+		out, text := w.allow(access.AsOperator(), name, ""), w.text(access.AsOperator(), name, "")
+		if name == "agents.ls" { // the agent programs stand below
+			out, _, _ = strings.Cut(out, `,"programs":[{`)
+			out += "}"
+			text, _, _ = strings.Cut(text, "\nPROGRAM ")
+		}
+		if out != `{"items":[],"next":""}` {
 			t.Errorf("%s: %s", name, out)
 		}
-		if text := w.text(access.AsOperator(), name, ""); !strings.HasPrefix(text, "no") || strings.Count(text, "\n") != 1 {
+		if !strings.HasPrefix(text, "no") || strings.Count(text, "\n") != 1 {
 			t.Errorf("%s: %s", name, text)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"path/filepath"
 	"strings"
 
 	"ravi/internal/access"
@@ -157,6 +158,20 @@ func programOf(ctx context.Context, env *command.Env, in *runInput, st *store.St
 	return p, true, nil
 }
 
+// inImage finds a program among the host's tools. They are what the image has as far as they lie in /usr, links to
+// elsewhere left out; on the host itself all of them count.
+func inImage(p adapter.Program, backend string) (at string, ok bool) {
+	at, err := exec.LookPath(p.Name)
+	if err != nil {
+		return "", false
+	}
+	if backend == sandbox.BackendHost {
+		return at, true
+	}
+	real, err := filepath.EvalSymlinks(at)
+	return at, err == nil && strings.HasPrefix(at, "/usr/") && strings.HasPrefix(real, "/usr/")
+}
+
 // findProgram looks for the program: installed by Ravi, or a part of the image.
 func findProgram(ctx context.Context, env *command.Env, p adapter.Program, a *runs.Agent, o *runs.Options, missing bool) error {
 	i, err := install.Find(o.Home, p)
@@ -167,14 +182,13 @@ func findProgram(ctx context.Context, env *command.Env, p adapter.Program, a *ru
 	if !errors.Is(err, install.ErrMissing) {
 		return err
 	}
-	// The host's tools are what the image has, as far as they lie in /usr; on the host itself all of them count.
-	if at, look := exec.LookPath(p.Name); look == nil && (strings.HasPrefix(at, "/usr/") || o.Config.Backend == sandbox.BackendHost) {
+	if _, ok := inImage(p, o.Config.Backend); ok {
 		a.Path = p.Name
 		return nil
 	}
 	if missing {
 		env.Progress.Log(fmt.Sprintf("%s is not here yet: installing %s %s, once", p.Title, p.Package, p.Version))
-		if i, err = installProgram(ctx, env, p, ""); err != nil {
+		if i, err = installProgram(ctx, env, p, "", false); err != nil {
 			return err
 		}
 		a.Dir, a.Path = i.Dir, i.Path

@@ -22,7 +22,7 @@ import (
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"ravi": func() {
-			os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, parts{newSweeper: newRecordSweeper, register: []func(*command.Table){addTrial, addWaiter}}))
+			os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, parts{newSweeper: newRecordSweeper, register: []func(*command.Table){addTrial, addWaiter, addSandboxRun}}))
 		},
 		"seed": func() {
 			if err := seed(context.Background()); err != nil {

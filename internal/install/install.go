@@ -40,8 +40,14 @@ import (
 //go:embed locks
 var locks embed.FS
 
-// ErrMissing says that a program is not installed.
-var ErrMissing = errors.New("it is not installed")
+var (
+	// ErrMissing says that a program is not installed.
+	ErrMissing = errors.New("it is not installed")
+	// ErrDamaged says besides that there is something, which does not count.
+	ErrDamaged = errors.New("what is there is damaged")
+	// ErrRegistry says that what was named as the registry is none. It is not repeated: there may be a password in it.
+	ErrRegistry = errors.New("the registry is no URL such as " + Registry + ", or has a user in it")
+)
 
 const (
 	// agentsDir is the folder of the home.
@@ -86,7 +92,7 @@ func Find(home string, p adapter.Program) (Installed, error) {
 		err = checkBin(dir, p)
 	}
 	if err != nil {
-		return Installed{}, fmt.Errorf("%s: %w: its folder %s is damaged: %w", p.Title, ErrMissing, dir, err)
+		return Installed{}, fmt.Errorf("%s: %w: %w: %s: %w", p.Title, ErrMissing, ErrDamaged, dir, err)
 	}
 	i.Dir = dir
 	return i, nil
@@ -135,8 +141,7 @@ func Install(ctx context.Context, p adapter.Program, o Options) (i Installed, er
 		registry, err = url.Parse(Registry)
 	}
 	if err != nil || registry.Hostname() == "" || registry.Scheme != "https" && registry.Scheme != "http" || registry.User != nil {
-		// It is not repeated: there may be a password in it.
-		return i, fmt.Errorf("the registry is no URL such as %s, or has a user in it", Registry)
+		return i, ErrRegistry
 	}
 	if o.locks == nil {
 		o.locks = locks

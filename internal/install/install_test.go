@@ -87,7 +87,7 @@ func TestInstall(t *testing.T) {
 	var notes []string
 	o := Options{Home: home, Registry: r.URL + "/", Step: step(t), Note: func(s string) { notes = append(notes, s) }, locks: lockOf(integrity(tgz))}
 
-	if _, err := Find(home, p); !errors.Is(err, ErrMissing) {
+	if _, err := Find(home, p); !errors.Is(err, ErrMissing) || errors.Is(err, ErrDamaged) {
 		t.Errorf("before: %v", err)
 	}
 	// One that was killed left this.
@@ -300,8 +300,8 @@ func TestFind(t *testing.T) {
 		want     string // empty: it is found
 	}{
 		"whole":           {manifest, nil, ""},
-		"no JSON":         {`{"program": "tool"`, nil, "is damaged"},
-		"empty":           {``, nil, "is damaged"},
+		"no JSON":         {`{"program": "tool"`, nil, "what is there is damaged"},
+		"empty":           {``, nil, "what is there is damaged"},
 		"another program": {strings.Replace(manifest, `"tool"`, `"claude"`, 1), nil, "ravi.json is of another program"},
 		"another version": {strings.Replace(manifest, "1.2.3", "1.2.2", 1), nil, "ravi.json is of another program"},
 		"another path":    {strings.Replace(manifest, "node_modules/@trial/tool/bin/tool", "../../../../bin/sh", 1), nil, "ravi.json is of another program"},
@@ -309,7 +309,7 @@ func TestFind(t *testing.T) {
 		"a folder":        {manifest, func(bin string) error { return errors.Join(os.Remove(bin), os.Mkdir(bin, 0o755)) }, "is no program, but drwx"},
 		"a link":          {manifest, func(bin string) error { return errors.Join(os.Remove(bin), os.Symlink("/bin/sh", bin)) }, "is no program, but Lrwx"},
 		"not executable":  {manifest, func(bin string) error { return os.Chmod(bin, 0o644) }, "is no program, but -rw-"},
-		"beneath a link":  {manifest, beneathLink, "is damaged"},
+		"beneath a link":  {manifest, beneathLink, "what is there is damaged"},
 		"a pipe":          {manifest, func(bin string) error { return errors.Join(os.Remove(bin), syscall.Mkfifo(bin, 0o755)) }, "is no program, but prwx"},
 	} {
 		home := t.TempDir()
@@ -329,7 +329,7 @@ func TestFind(t *testing.T) {
 			}
 			continue
 		}
-		if !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), c.want) {
+		if !errors.Is(err, ErrMissing) || !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}
