@@ -77,6 +77,11 @@ var measures = []measure{
 	{name: "daemon_start", title: "daemon start, ms", unit: "ms"},
 	{name: "daemon_mem", title: "daemon memory, MB", unit: "MB"},
 	{name: "daemon_cpu", title: "idle daemon, %", unit: "%"},
+	{name: "model_first", title: "broker adds, ms", unit: "ms"},
+	{name: "model_call", title: "a model call, ms", unit: "ms"},
+	{name: "model_streams", title: "longest pause, ms", unit: "ms"},
+	{name: "model_mem", title: "one stream, KB", unit: "KB"},
+	{name: agentTurn, title: "agent's turn, ms", unit: "ms"},
 	{name: "version", title: "ravi --version, ms", unit: "ms"},
 }
 
@@ -84,10 +89,10 @@ var measures = []measure{
 var groups = []struct {
 	name     string
 	measures []string
-}{{netAll, netMeasures}, {gatewayAll, gatewayMeasures}}
+}{{netAll, netMeasures}, {gatewayAll, gatewayMeasures}, {modelsAll, modelMeasures}}
 
 // comesWith says of measures that come with another, with which.
-var comesWith = map[string]string{"storm_all": "storm", "gw_cpu": "gw_rate"}
+var comesWith = map[string]string{"storm_all": "storm", "gw_cpu": "gw_rate", "model_call": "model_first", "model_mem": "model_streams"}
 
 func titleOf(name string) string {
 	for _, m := range measures {
@@ -267,6 +272,7 @@ func (b *bench) measure(ctx context.Context) error {
 		{"the network of a sandbox", netMeasures, b.network},
 		{fmt.Sprintf("%d sandboxes that receive at once", crowdSize), []string{netCrowd}, b.crowd},
 		{"", gatewayMeasures, b.gateway}, // in steps of its own
+		{"", modelMeasures, b.models},
 		{"the program's own start", []string{"version"}, b.versions},
 	} {
 		if !b.wantAny(phase.of...) {
@@ -294,22 +300,22 @@ func (b *bench) step(name string, do func() error) error {
 }
 
 // want says whether a measure is to be taken. The crowd needs a machine for
-// itself for minutes, a gateway a full store and an idle minute: these are asked
-// for by name.
+// itself for minutes, a gateway a full store and an idle minute, models programs
+// that may not be here: these are asked for by name.
 func (b *bench) want(name string) bool {
 	if with, comes := comesWith[name]; comes {
 		name = with
 	}
 	if b.Only == nil {
-		return name != netCrowd && !slices.Contains(gatewayMeasures, name)
+		return name != netCrowd && !slices.Contains(gatewayMeasures, name) && !slices.Contains(modelMeasures, name)
 	}
 	return slices.Contains(b.Only, name)
 }
 
-// alone says whether all that is measured needs no sandbox.
+// alone says whether all that is measured needs no sandbox that is made here.
 func (b *bench) alone() bool {
 	return b.Only != nil && !slices.ContainsFunc(b.Only, func(name string) bool {
-		return name != "version" && (name == "gw_inside" || !slices.Contains(gatewayMeasures, name))
+		return name != "version" && !slices.Contains(modelMeasures, name) && (name == "gw_inside" || !slices.Contains(gatewayMeasures, name))
 	})
 }
 

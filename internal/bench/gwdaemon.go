@@ -70,12 +70,7 @@ func (g *gateway) startDaemon(ctx context.Context) (*daemonProcess, error) {
 // ravi is the program, in the measured home. No key and no setting of the user's reaches it.
 func (g *gateway) ravi(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := program(ctx, g.Program, args...)
-	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "RAVI_") {
-			cmd.Env = append(cmd.Env, v)
-		}
-	}
-	cmd.Env = append(cmd.Env, "RAVI_HOME="+g.home)
+	cmd.Env = append(withoutOurs(os.Environ()), "RAVI_HOME="+g.home)
 	return cmd
 }
 

@@ -156,10 +156,7 @@ func (g *gateway) inside(ctx context.Context, d *daemonProcess) error {
 		return err
 	}
 	repo := filepath.Join(g.dir, "inside")
-	if err := git(ctx, nil, "init", "-q", "--initial-branch=main", repo); err != nil {
-		return err
-	}
-	if err := git(ctx, nil, "-C", repo, "-c", "user.name=bench", "-c", "user.email=bench@invalid", "commit", "-q", "--allow-empty", "-m", "bench"); err != nil {
+	if err := emptyRepo(ctx, repo); err != nil {
 		return err
 	}
 	ask := job{Do: jobAsk, N: insideTries, Body: `{"task":"` + g.subject.task + `"}`}

@@ -54,9 +54,12 @@ type job struct {
 	Bytes  int64     `json:"bytes"`
 	Ports  [2]string `json:"ports"`
 	CA     string    `json:"ca"`
-	// Base is where a gateway is, and Body what it is asked, or what is answered.
+	// Base is where a gateway or a provider is, and Body what it is asked, or what is answered, or the hash of a lease.
 	Base string `json:"base,omitempty"`
 	Body string `json:"body,omitempty"`
+	// Hung is a provider that gives no answer, and Home where calls are written down; empty: nowhere. Of jobBroker.
+	Hung string `json:"hung,omitempty"`
+	Home string `json:"home,omitempty"`
 }
 
 // outcome is what a client found: milliseconds, or MB a second of a download.
@@ -74,6 +77,8 @@ func Client(ctx context.Context, text string, in io.Reader, out io.Writer) error
 	switch j.Do {
 	case jobServe:
 		return j.serve(in, out)
+	case jobBroker:
+		return j.broker(ctx, in, out)
 	case jobAsk:
 		o, err := j.ask(ctx)
 		if err != nil {

@@ -19,7 +19,7 @@ import (
 const ours = sandbox.BackendGVisor
 
 func isOurs(by string) bool {
-	return by == sandbox.BackendGVisor || by == sandbox.BackendHost+" backend" || slices.Contains([]string{byKey, byOperator, byWhole, byKilled, atStart, afterCalls}, by)
+	return by == sandbox.BackendGVisor || by == sandbox.BackendHost+" backend" || slices.Contains([]string{byKey, byOperator, byWhole, byKilled, atStart, afterCalls, byBroker, unrecorded, bigBody}, by) || strings.HasSuffix(by, turnBy("", ours))
 }
 
 // box is a backend of ours as a contender.

@@ -35,6 +35,14 @@ func makeRepo(ctx context.Context, dir string) (bundle string, err error) {
 	return bundle, git(ctx, nil, "--git-dir="+repo, "bundle", "create", "-q", bundle, "--all")
 }
 
+// emptyRepo makes a repository with one commit, and nothing in it.
+func emptyRepo(ctx context.Context, dir string) error {
+	if err := git(ctx, nil, "init", "-q", "--initial-branch=main", dir); err != nil {
+		return err
+	}
+	return git(ctx, nil, "-C", dir, "-c", "user.name=bench", "-c", "user.email=bench@invalid", "commit", "-q", "--allow-empty", "-m", "bench")
+}
+
 // writeRepo writes one commit for git fast-import. It is the same every time.
 func writeRepo(to io.Writer) error {
 	w := bufio.NewWriter(to)

@@ -152,6 +152,16 @@ func (r *Report) goals() []Goal {
 	add("the daemon's start", "daemon_start", "ms", false, fixed(300))
 	one("the idle daemon's memory", r.find("daemon_mem", atStart), worst, "MB", false, fixed(80))
 	add("the idle daemon's time", "daemon_cpu", "%", false, fixed(0.5))
+	for _, by := range []string{byBroker, unrecorded} {
+		added := r.find("model_first", by)
+		one("added to a model's first byte, "+by, added, middle, "ms", false, fixed(1))
+		one("added to a model's first byte, p99, "+by, added, func(s Summary) float64 { return s.P99 }, "ms", false, fixed(3))
+	}
+	if x := r.find("model_streams", direct); x != nil && x.N > 0 {
+		one("200 streams, the longest pause", r.find("model_streams", byBroker), worst, "ms", false, fixed(x.Worst+stallMS))
+	}
+	one("a stream's memory", r.find("model_mem", byBroker), middle, "KB", false, fixed(100))
+	one("a turn of claude, as 2.0 on the host", r.find(agentTurn, turnBy("claude", ours)), middle, "ms", false, of(agentTurn, turnBy("claude", bare), times(2)))
 	one("100 receive, the slowest, as 3 means", crowd, func(s Summary) float64 { return s.Worst }, "ms", false,
 		func() (float64, bool) { return 3 * mean(crowd.Samples), true })
 	return out
@@ -245,6 +255,10 @@ func legend(results []Result) []string {
 		{ours, "Ravi's own sandbox"},
 		{besideRunsc, "the kernel of Ravi's sandbox, as plain runsc"},
 		{bare, "without any sandbox"},
+		{byBroker, "a model by Ravi's broker, which writes each call down as a run's does"},
+		{unrecorded, "the same broker, which writes nothing down"},
+		{bigBody, "the broker, asked with as much as agents ask with"},
+		{direct, "the same model without a broker"},
 		{constant, "the same listener and client, and an answer that was there"},
 		{besideVersion, "the program that only says its version"},
 		{copied, "Ravi's sandbox and network, but nothing looked at that passes"},

@@ -57,6 +57,12 @@ The measures are:
     lists      the first page of every list
     daemon_start, daemon_mem, daemon_cpu
                from its start until it answers; what it takes when it is idle
+  models   the model broker and agent programs: only if it is named
+    model_first    what the broker adds until an answer's first byte is there
+    model_streams  200 streams at once by a broker on one processor, and one
+                   that hangs: the longest pause, and what a stream takes
+    agent_turn     a small task that a script has claude and codex do, in the
+                   sandbox and on the host; ravi agents install has them here
   version  ravi --version
 
 With --json, every single sample is given. The exit code is 1 when something of
@@ -66,6 +72,7 @@ Ravi's own could not be measured; no number makes it fail.`,
 			{What: "only the start of a sandbox, more often, beside runsc alone", Line: "ravi bench --only create,first --runs 50 --beside runsc"},
 			{What: "the network alone", Line: "ravi bench --only network"},
 			{What: "the daemon and its gateway", Line: "ravi bench --only gateway"},
+			{What: "the model broker and agent programs", Line: "ravi bench --only models --runs 7"},
 			{What: "every sample", Line: "ravi bench --json > bench.json"},
 		},
 		Defaults: benchInput{Runs: 20, Connections: 5000, Download: 200, Records: 10_000, Seconds: 5, Kills: 5, Idle: 60, Beside: bench.Besides()},
