@@ -140,13 +140,16 @@ func (s *state) agentEvents() (w io.WriteCloser, last func() adapter.Event) {
 	var end adapter.Event
 	w = s.Agent.Program.NewReader(func(e adapter.Event) {
 		end = e
-		if told++; told <= mostEvents {
+		switch told++; {
+		case told <= mostEvents || e.Kind == adapter.End:
 			kept := e
 			kept.Text = cutText(kept.Text, mostEventText)
 			if len(kept.Input) > mostEventText {
 				kept.Input = nil
 			}
 			s.dir.event("agent", map[string]any{"agent": kept})
+		case told == mostEvents+1:
+			s.dir.event("agent_said_more", nil)
 		}
 		if s.Agent.Tell != nil {
 			s.Agent.Tell(e)

@@ -187,14 +187,15 @@ func (s *state) leaveModels(ctx context.Context) error {
 		// What does not end in time is cut off, which is all that can be done.
 		_ = m.end(ending)
 	}
+	for _, c := range slices.Backward(m.closers) {
+		errs = append(errs, c())
+	}
+	// Only now, since the calls that were under way at the port of the host have ended with it.
 	if m.broker != nil {
 		if n := m.uncounted.Load(); n > 0 {
 			s.note("%d tokens are missing in ravi usage, since they could not be written down; events.jsonl says why", n)
 		}
 		s.task.Models = &ModelUse{Requests: m.requests.Load(), Usage: m.broker.Usage()}
-	}
-	for _, c := range slices.Backward(m.closers) {
-		errs = append(errs, c())
 	}
 	return errors.Join(append(errs, s.audit.log.Append(ctx, audit.Record{Action: audit.LeaseRevoke, Object: m.id, Decision: store.Allowed, RunID: s.task.ID, Reason: "the run ended"}))...)
 }
