@@ -243,34 +243,62 @@ func TestUnwrittenCallIsNotSent(t *testing.T) {
 // On the host the broker is a port of loopback, with nothing but the lease as a door, and it ends with the run. A call
 // that is under way then is cut, and counted.
 func TestModelsOnTheHost(t *testing.T) {
-	u := newUpstream(t, nil)
+	// The call that goes on is made by who has the lease and is not ended with the sandbox.
+	rest := make(chan string, 1)
+	u := newUpstream(t, func(body string) {
+		found := regexp.MustCompile(`(rlease_\S+) (http://[^"]+)`).FindStringSubmatch(body)
+		if found == nil {
+			return
+		}
+		r, err := http.NewRequest("POST", found[2]+"/v1/messages", strings.NewReader(`{"model":"endless","stream":true,"max_tokens":5,"messages":[{"role":"user","content":"hi"}]}`))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		r.Header.Set("X-Api-Key", found[1])
+		r.Header.Set("Content-Type", "application/json")
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if _, err := io.ReadFull(res.Body, make([]byte, 20)); err != nil {
+			t.Error(err)
+		}
+		go func() {
+			defer res.Body.Close()
+			b, _ := io.ReadAll(res.Body) // it is cut
+			rest <- string(b)
+		}()
+	})
 	o, out := modeledRun(t, u, `
 		echo "at $ANTHROPIC_BASE_URL"
 		curl -s -o no -w '%{http_code}\n' -H 'Content-Type: application/json' -d '{}' $ANTHROPIC_BASE_URL/v1/messages
 		curl -s -o no -w '%{http_code}\n' -H 'Host: evil.example' $ANTHROPIC_BASE_URL/
 		rm no
-		curl -sN -m 30 -H 'Content-Type: application/json' -H "x-api-key: $ANTHROPIC_API_KEY" -d '{"model":"endless","stream":true,"max_tokens":5,"messages":[{"role":"user","content":"hi"}]}' $ANTHROPIC_BASE_URL/v1/messages >answer 2>&1 &
-		until grep -q message_start answer; do sleep 0.05; done
-		rm answer`)
+		say m "$ANTHROPIC_API_KEY $ANTHROPIC_BASE_URL"`)
 	task, err := Run(t.Context(), o)
 	if err != nil || task.Status != store.RunSucceeded {
 		t.Fatalf("%v, %+v", err, task)
 	}
-	base, rest, _ := strings.Cut(out.String(), "\n")
+	if said := <-rest; !strings.Contains(said, "the lease is over: the run ended") {
+		t.Errorf("the call under way was told %q", said)
+	}
+	base, statuses, _ := strings.Cut(out.String(), "\n")
 	at, err := url.Parse(strings.TrimPrefix(base, "at "))
 	must(t, err)
-	if ip := net.ParseIP(at.Hostname()); ip == nil || !ip.IsLoopback() || at.Path != "/anthropic" || rest != "401\n403\n" {
-		t.Errorf("the broker is at %s, and says %q", at, rest)
+	if ip := net.ParseIP(at.Hostname()); ip == nil || !ip.IsLoopback() || at.Path != "/anthropic" || statuses != "401\n403\n200\n" {
+		t.Errorf("the broker is at %s, and says %q", at, statuses)
 	}
 	if c, err := net.Dial("tcp", at.Host); err == nil {
 		c.Close()
 		t.Error("it is there after the run")
 	}
-	if m := task.Models; m == nil || m.Requests != 1 || m.Input != 100 {
+	if m := task.Models; m == nil || m.Requests != 2 || m.Input != 200 {
 		t.Errorf("what was under way counts as %+v", m)
 	}
 	sums, err := o.Store.ModelUsage(t.Context(), store.UsageFilter{RunID: task.ID})
-	if err != nil || len(sums) != 1 || sums[0].Requests != 1 || sums[0].Input != 100 {
+	if err != nil || len(sums) != 1 || sums[0].Requests != 2 || sums[0].Input != 200 {
 		t.Errorf("the store has %+v, %v", sums, err)
 	}
 }
