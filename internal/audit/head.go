@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"ravi/internal/filelock"
 	"ravi/internal/store"
 )
 
@@ -177,22 +178,14 @@ func openHead(ctx context.Context, path string, last *Record) (f *os.File, begun
 func lockHead(ctx context.Context, f *os.File) error {
 	ctx, cancel := context.WithTimeout(ctx, headWait)
 	defer cancel()
-	tick := time.NewTicker(500 * time.Microsecond)
-	defer tick.Stop()
-	for {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
-			return nil
-		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
-			return fmt.Errorf("cannot lock the audit's head %s: %w", f.Name(), err)
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("waiting for another ravi to release the audit's head %s: %w", f.Name(), ctx.Err())
-		case <-tick.C:
-		}
+	err := filelock.Wait(ctx, f, syscall.LOCK_EX, 500*time.Microsecond, nil)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("waiting for another ravi to release the audit's head %s: %w", f.Name(), err)
 	}
+	return fmt.Errorf("cannot lock the audit's head %s: %w", f.Name(), err)
 }
 
 // makeHead makes the file whole or not at all, and never takes the place of another.

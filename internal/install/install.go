@@ -31,6 +31,7 @@ import (
 	"time"
 
 	"ravi/internal/adapter"
+	"ravi/internal/filelock"
 	"ravi/internal/network/policy"
 	"ravi/sandbox"
 )
@@ -210,25 +211,19 @@ func hold(ctx context.Context, name string, note func(string)) (free func(), err
 	if err != nil {
 		return nil, err
 	}
-	for told := false; ; told = true {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
-			return func() { f.Close() }, nil
-		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
-			f.Close()
-			return nil, fmt.Errorf("locking %s: %w", name, err)
-		}
-		if !told && note != nil {
+	waiting := func() {
+		if note != nil {
 			note("it is being installed by another ravi; waiting for that")
 		}
-		select {
-		case <-ctx.Done():
-			f.Close()
-			return nil, ctx.Err()
-		case <-time.After(100 * time.Millisecond):
-		}
 	}
+	if err := filelock.Wait(ctx, f, syscall.LOCK_EX, 100*time.Millisecond, waiting); err != nil {
+		f.Close()
+		if ctx.Err() != nil {
+			return nil, err
+		}
+		return nil, fmt.Errorf("locking %s: %w", name, err)
+	}
+	return func() { f.Close() }, nil
 }
 
 // readable lets every user of a sandbox read an installation, whatever modes its packages and this process's umask gave it.

@@ -17,6 +17,7 @@ import (
 
 	"filippo.io/age"
 
+	"ravi/internal/filelock"
 	"ravi/internal/strictjson"
 )
 
@@ -347,24 +348,14 @@ func (s *Store) lock(ctx context.Context) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the lock of the secrets: %w", err)
 	}
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
-			return file, nil
+	if err := filelock.Wait(ctx, file, syscall.LOCK_EX, 5*time.Millisecond, nil); err != nil {
+		file.Close()
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("waiting for another ravi to release %s: %w", s.path(lockFile), err)
 		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
-			file.Close()
-			return nil, fmt.Errorf("cannot lock the secrets: %w", err)
-		}
-		select {
-		case <-ctx.Done():
-			file.Close()
-			return nil, fmt.Errorf("waiting for another ravi to release %s: %w", s.path(lockFile), ctx.Err())
-		case <-tick.C:
-		}
+		return nil, fmt.Errorf("cannot lock the secrets: %w", err)
 	}
+	return file, nil
 }
 
 func (s *Store) path(name string) string { return filepath.Join(s.home, name) }

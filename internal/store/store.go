@@ -33,6 +33,8 @@ import (
 	"github.com/pressly/goose/v3"
 	"modernc.org/sqlite" // the driver, pure Go
 	sqlite3 "modernc.org/sqlite/lib"
+
+	"ravi/internal/filelock"
 )
 
 var (
@@ -188,24 +190,14 @@ func takeLock(ctx context.Context, path string, how int) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the database's lock: %w", err)
 	}
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := syscall.Flock(int(file.Fd()), how|syscall.LOCK_NB)
-		if err == nil {
-			return file, nil
+	if err := filelock.Wait(ctx, file, how, 5*time.Millisecond, nil); err != nil {
+		file.Close()
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("waiting for another ravi to release %s: %w", path, err)
 		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
-			file.Close()
-			return nil, fmt.Errorf("cannot lock %s: %w", path, err)
-		}
-		select {
-		case <-ctx.Done():
-			file.Close()
-			return nil, fmt.Errorf("waiting for another ravi to release %s: %w", path, ctx.Err())
-		case <-tick.C:
-		}
+		return nil, fmt.Errorf("cannot lock %s: %w", path, err)
 	}
+	return file, nil
 }
 
 // Close ends the use of the database.
