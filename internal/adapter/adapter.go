@@ -141,10 +141,10 @@ func (p Program) Launch(s Setup) (Launch, error) {
 		wrong bool
 		why   string
 	}{
-		{s.Prompt == "" && p.Name != command, "there is no task"},
+		{s.Prompt == "" && p.Name != Command, "there is no task"},
 		{strings.ContainsRune(s.Prompt, 0), "the task has a zero byte in it"},
-		{s.Path == "" && p.Name != command, "it is not said where it lies"},
-		{p.Name == command && len(s.Command) == 0, "there is no command"},
+		{s.Path == "" && p.Name != Command, "it is not said where it lies"},
+		{p.Name == Command && len(s.Command) == 0, "there is no command"},
 		{!strings.HasPrefix(s.Home, "/"), "its home is no absolute path"},
 		{s.ContextDir != "" && !strings.HasPrefix(s.ContextDir, "/"), "the folder of its context is no absolute path"},
 		{!isURL.MatchString(s.BaseURL) || strings.HasSuffix(s.BaseURL, "/"), "the address of its provider is none"},

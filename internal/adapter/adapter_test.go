@@ -25,7 +25,7 @@ func setup(p Program) Setup {
 	if s.Dialect == "" {
 		s.Dialect = OpenAI
 	}
-	if p.Name == command {
+	if p.Name == Command {
 		s.Command = []string{"make", "it"}
 	}
 	return s
@@ -55,7 +55,7 @@ func TestPrograms(t *testing.T) {
 		if q, ok := Lookup(p.Name); !ok || q.Title != p.Title {
 			t.Errorf("%s is not found by its name", p.Name)
 		}
-		if (p.Package == "") != (p.Name == command) || (p.Bin == "") != (p.Package == "") || (p.Version == "") != (p.Package == "") {
+		if (p.Package == "") != (p.Name == Command) || (p.Bin == "") != (p.Package == "") || (p.Version == "") != (p.Package == "") {
 			t.Errorf("%s: %q at %q has %q", p.Name, p.Package, p.Version, p.Bin)
 		}
 		if p.Package != "" && !strings.HasPrefix(p.Bin, "node_modules/") {
@@ -195,15 +195,15 @@ func TestLaunch(t *testing.T) {
 			files: map[string]string{".pi/agent/models.json": `"google-generative-ai"|"` + base + `/v1beta"`},
 		},
 		{
-			name: "a command", program: command, want: []string{"make", "it"},
+			name: "a command", program: Command, want: []string{"make", "it"},
 			env: map[string]string{"OPENAI_BASE_URL": base + "/v1", "OPENAI_API_KEY": lease, "RAVI_TASK_FILE": "/home/agent/.ravi/task", "RAVI_CONTEXT": "/run/ravi/context", "RAVI_MODEL": "some/model-1"},
 		},
 		{
-			name: "a command with Anthropic and no task", program: command, change: func(s *Setup) { s.Dialect, s.Prompt = Anthropic, "" },
+			name: "a command with Anthropic and no task", program: Command, change: func(s *Setup) { s.Dialect, s.Prompt = Anthropic, "" },
 			env: map[string]string{"ANTHROPIC_BASE_URL": base, "ANTHROPIC_API_KEY": lease, "RAVI_TASK_FILE": ""}, files: map[string]string{promptPath: ""},
 		},
 		{
-			name: "a command with Gemini", program: command, change: func(s *Setup) { s.Dialect = Gemini },
+			name: "a command with Gemini", program: Command, change: func(s *Setup) { s.Dialect = Gemini },
 			env: map[string]string{"GOOGLE_GEMINI_BASE_URL": base, "GEMINI_API_KEY": lease},
 		},
 	} {
@@ -284,7 +284,7 @@ func TestLaunchRefuses(t *testing.T) {
 		{"there is no task", "claude", func(s *Setup) { s.Prompt = "" }},
 		{"zero byte", "claude", func(s *Setup) { s.Prompt = "a\x00b" }},
 		{"not said where it lies", "codex", func(s *Setup) { s.Path = "" }},
-		{"there is no command", command, func(s *Setup) { s.Command = nil }},
+		{"there is no command", Command, func(s *Setup) { s.Command = nil }},
 		{"its home is no absolute path", "pi", func(s *Setup) { s.Home = "home" }},
 		{"context is no absolute path", "pi", func(s *Setup) { s.ContextDir = "../x" }},
 		{"the address of its provider is none", "codex", func(s *Setup) { s.BaseURL = "http://x/\"\n[mcp_servers.x]" }},
@@ -299,10 +299,10 @@ func TestLaunchRefuses(t *testing.T) {
 		{"it takes no model by itself", "pi", func(s *Setup) { s.Model = "" }},
 		{"is no conversation of its", "claude", func(s *Setup) { s.Resume = "--settings" }},
 		{"is no conversation of its", "pi", func(s *Setup) { s.Resume = "../../etc/passwd" }},
-		{"it keeps no conversations", command, func(s *Setup) { s.Resume = "a" }},
+		{"it keeps no conversations", Command, func(s *Setup) { s.Resume = "a" }},
 		{"it speaks to providers of the dialect anthropic", "claude", func(s *Setup) { s.Dialect = OpenAI }},
 		{"is no dialect", "pi", func(s *Setup) { s.Dialect = "cohere" }},
-		{"is no dialect", command, func(s *Setup) { s.Dialect = "" }},
+		{"is no dialect", Command, func(s *Setup) { s.Dialect = "" }},
 	} {
 		p, _ := Lookup(c.program)
 		s := setup(p)
@@ -330,8 +330,8 @@ func TestFailed(t *testing.T) {
 		{"claude", Event{Text: "Done."}, 143, "claude ended with exit code 143"},
 		{"pi", Event{Text: "400 refused", Failed: true}, 0, "pi failed: 400 refused"},
 		{"gemini", Event{Text: "refused", Failed: true}, 147, "gemini ended with exit code 147 (the provider answered 403): refused"},
-		{command, Event{}, 0, ""},
-		{command, Event{Text: "said"}, 2, "command ended with exit code 2"},
+		{Command, Event{}, 0, ""},
+		{Command, Event{Text: "said"}, 2, "command ended with exit code 2"},
 	} {
 		p, _ := Lookup(c.program)
 		failed, why := p.Failed(c.end, c.exit)

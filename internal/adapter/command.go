@@ -2,12 +2,12 @@ package adapter
 
 import "maps"
 
-// command is a program of the operator's. It gets its task in the file that
+// Command is a program of the operator's. It gets its task in the file that
 // RAVI_TASK_FILE names; what it writes is what it says.
-const command = "command"
+const Command = "command"
 
 var ownCommand = Program{
-	Name: command, Title: "a command of yours",
+	Name: Command, Title: "a command of yours",
 	KeyEnv: []string{"ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY"},
 	launch: launchCommand, reader: readPlain,
 }

@@ -119,11 +119,11 @@ func TestCutStreams(t *testing.T) {
 func TestReaders(t *testing.T) {
 	for _, c := range []struct{ name, program, stream, want string }{
 		{"nothing", "claude", "", `{"kind":"end","text":"it ended before it was done","failed":true}` + "\n"},
-		{"a command", command, "one\n\n two \n", `{"kind":"text","text":"one"}
+		{"a command", Command, "one\n\n two \n", `{"kind":"text","text":"one"}
 {"kind":"text","text":"two"}
 {"kind":"end","text":"two"}
 `},
-		{"a command that says nothing", command, "", `{"kind":"end"}` + "\n"},
+		{"a command that says nothing", Command, "", `{"kind":"end"}` + "\n"},
 		{"what is no JSON", "codex", "warning: \x1b[31mred\xff\n{\"type\":\n[1]\nnull\n", `{"kind":"note","text":"warning: \u001b[31mred�"}
 {"kind":"note","text":"[1]"}
 {"kind":"note","text":"null"}
@@ -240,7 +240,7 @@ func TestBounds(t *testing.T) {
 			return len(e) == 2 && e[0].Kind == Note && e[1].Text == "Done." && !e[1].Failed
 		}},
 		{"a long last line without an end", "claude", long + "a", func(e []Event) bool { return len(e) == 2 && e[0].Kind == Note }},
-		{"a line of just that length", command, long, func(e []Event) bool { return len(e) == 2 && e[0].Kind == Text && len(e[0].Text) == maxText+len("…") }},
+		{"a line of just that length", Command, long, func(e []Event) bool { return len(e) == 2 && e[0].Kind == Text && len(e[0].Text) == maxText+len("…") }},
 		{"a long line that says nothing new", "pi", `{"type":"agent_end","messages":"` + long + "\"}\n", func(e []Event) bool { return len(e) == 1 }},
 		{"many events of one line", "claude", `{"type":"assistant","message":{"content":[` + strings.Repeat(`{"type":"text","text":"a"},`, 5000) + `{}]}}`, func(e []Event) bool { return len(e) == maxEvents+1 }},
 		{"a long input", "claude", `{"type":"assistant","message":{"content":[{"type":"tool_use","name":"` + long[:500] + `","input":{"a":"` + long[:maxInput] + `"}}]}}`, func(e []Event) bool {
@@ -280,7 +280,7 @@ func TestUnendedTools(t *testing.T) {
 
 func TestClosed(t *testing.T) {
 	var events []Event
-	p, _ := Lookup(command)
+	p, _ := Lookup(Command)
 	w := p.NewReader(func(e Event) { events = append(events, e) })
 	for range 2 {
 		if err := w.Close(); err != nil {
@@ -327,7 +327,7 @@ func TestPieces(t *testing.T) {
 		}
 		all = append(all, bytes.SplitAfter(stream, []byte("\n"))...)
 	}
-	names := []string{"claude", "codex", "gemini", "opencode", "pi", command}
+	names := []string{"claude", "codex", "gemini", "opencode", "pi", Command}
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.SampledFrom(names).Draw(t, "program")
 		var stream []byte
@@ -357,7 +357,7 @@ func FuzzReaders(f *testing.F) {
 	f.Add("claude", []byte(`{"type":"assistant","message":{"content":[{"type":"tool_use","input":{"a":"`+"\xff"+`"}}]}}`))
 	f.Fuzz(func(t *testing.T, name string, stream []byte) {
 		if _, ok := Lookup(name); !ok {
-			t.Skip()
+			return
 		}
 		sound(t, read(name, stream, len(stream)))
 	})

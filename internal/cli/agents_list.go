@@ -78,7 +78,7 @@ func programHere(p adapter.Program, home, backend string, m models) agentProgram
 		told := command.AsError(lacks)
 		a.Problem, a.Hint = told.Message, told.Hint
 	}
-	if p.Name == anyProgram {
+	if p.Name == adapter.Command {
 		a.From = fromCommand
 		return a
 	}

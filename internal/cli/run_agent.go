@@ -13,14 +13,10 @@ import (
 	"ravi/internal/broker"
 	"ravi/internal/command"
 	"ravi/internal/install"
-	"ravi/internal/redact"
 	runs "ravi/internal/run"
 	"ravi/internal/store"
 	"ravi/sandbox"
 )
-
-// anyProgram is the program that stands for a command of the user's.
-const anyProgram = "command"
 
 func nothingToRun(task string) error {
 	if task != "" {
@@ -45,11 +41,11 @@ func runAgent(ctx context.Context, env *command.Env, in *runInput, o *runs.Optio
 		return nil
 	}
 	switch {
-	case p.Name == anyProgram && len(in.Command) == 0:
+	case p.Name == adapter.Command && len(in.Command) == 0:
 		return command.Usage("--agent command runs a command of yours, and there is none", "add it after --, such as: -- ./my-agent")
-	case p.Name != anyProgram && len(in.Command) > 0:
+	case p.Name != adapter.Command && len(in.Command) > 0:
 		return command.Usage(fmt.Sprintf("%s takes a task, and no command", p.Title), "say it with --task, or leave --agent out to run the command alone")
-	case p.Name != anyProgram && in.Task == "" && in.TaskID == "":
+	case p.Name != adapter.Command && in.Task == "" && in.TaskID == "":
 		return command.Usage(fmt.Sprintf("%s has nothing to do", p.Title), `say it with --task "…", --task-file or --task-id`)
 	case in.Tokens < 0 || in.USD < 0:
 		return command.Usage("--max-tokens or --max-usd is negative", "leave it out for no bound")
@@ -87,7 +83,6 @@ func runModels(ctx context.Context, env *command.Env, in runInput, from sources,
 	if err != nil {
 		return err
 	}
-	a.Provider = providers[0].Name
 	for _, have := range providers {
 		if in.USD > 0 && len(have.Prices) == 0 {
 			return command.Usage(fmt.Sprintf("--max-usd bounds money, and no price of %s is known", have.Name),
@@ -97,11 +92,8 @@ func runModels(ctx context.Context, env *command.Env, in runInput, from sources,
 	limits := m.Limits
 	limits.Tokens, limits.USD = tighter(limits.Tokens, in.Tokens), tighter(limits.USD, in.USD)
 	o.Models = &runs.Models{Providers: providers, Grants: m.Grants, Limits: limits}
-	if o.Redact == nil {
-		o.Redact = &redact.Redactor{}
-	}
 	o.Redact.Add(m.Known...)
-	if p.Name == anyProgram {
+	if p.Name == adapter.Command {
 		return nil
 	}
 	return findProgram(ctx, env, p, a, o, from.install)

@@ -24,7 +24,9 @@ func runSecrets(ctx context.Context, env *command.Env, in runInput, o *runs.Opti
 	if err != nil {
 		return err
 	}
-	o.Redact = known
+	if o.Redact = known; known == nil {
+		o.Redact = &redact.Redactor{} // what comes later is added to it
+	}
 	p, err := allowed(o.Config.AllowNet, o.NetworkFloor)
 	if err != nil {
 		return err

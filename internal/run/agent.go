@@ -9,7 +9,6 @@ import (
 	"maps"
 	"path"
 	"slices"
-	"strings"
 	"time"
 
 	"ravi/internal/adapter"
@@ -24,10 +23,8 @@ type Agent struct {
 	// Dir is the folder of this machine where it is installed, which the sandbox sees read-only; empty: the image has it.
 	Dir string
 	// Path is the program's: beneath Dir, or a name that the image's PATH has.
-	Path string
-	// Provider is the name of the provider that it calls.
-	Provider string
-	Model    string
+	Path  string
+	Model string
 	// Tell hears what it says and does, without secrets; may be nil.
 	Tell func(adapter.Event)
 }
@@ -68,9 +65,10 @@ func (s *state) launch(ctx context.Context) (adapter.Launch, error) {
 		// The user's own files are none of the program's business.
 		home = path.Join(path.Dir(s.sb.Workspace()), "home")
 	}
+	calls := s.Models.Providers[0]
 	l, err := a.Program.Launch(adapter.Setup{
-		Prompt: s.Task, ContextDir: s.sb.ContextDir(), BaseURL: s.models.url + "/" + a.Provider, Token: s.models.token, Model: a.Model,
-		Path: s.agentPath(), Home: home, Command: s.Command, Dialect: s.dialect(a.Provider), WebSearch: s.Models.Grants[check.WebSearch],
+		Prompt: s.Task, ContextDir: s.sb.ContextDir(), BaseURL: s.models.url + "/" + calls.Name, Token: s.models.token, Model: a.Model,
+		Path: s.agentPath(), Home: home, Command: s.Command, Dialect: string(calls.Dialect), WebSearch: s.Models.Grants[check.WebSearch],
 	})
 	if err != nil {
 		return l, err
@@ -122,17 +120,8 @@ func (s *state) launch(ctx context.Context) (adapter.Launch, error) {
 	return l, nil
 }
 
-func (s *state) dialect(provider string) string {
-	for _, p := range s.Models.Providers {
-		if p.Name == provider {
-			return string(p.Dialect)
-		}
-	}
-	return ""
-}
-
 // talking says whether what the run's program writes is read: a command of the user's may write what it likes.
-func (s *state) talking() bool { return s.Agent != nil && s.Agent.Program.Package != "" }
+func (s *state) talking() bool { return s.Agent != nil && s.Agent.Program.Name != adapter.Command }
 
 // agentEvents notes what the program says, and passes it on. last is its last word once the writer is closed.
 func (s *state) agentEvents() (w io.WriteCloser, last func() adapter.Event) {
@@ -143,7 +132,7 @@ func (s *state) agentEvents() (w io.WriteCloser, last func() adapter.Event) {
 		switch told++; {
 		case told <= mostEvents || e.Kind == adapter.End:
 			kept := e
-			kept.Text = cutText(kept.Text, mostEventText)
+			kept.Text = cut(kept.Text, mostEventText)
 			if len(kept.Input) > mostEventText {
 				kept.Input = nil
 			}
@@ -178,10 +167,3 @@ const (
 	reasonAgent = "agent"
 	exitAgent   = 1
 )
-
-func cutText(s string, most int) string {
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
-}

@@ -27,7 +27,7 @@ func agentRun(t *testing.T, script string) Options {
 	dir := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(dir, "codex"), []byte("#!/bin/sh\n"+script), 0o755))
 	o.Models.Providers[0].Name, o.Models.Providers[0].Dialect = "openai", broker.OpenAI
-	o.Agent = &Agent{Program: p, Dir: dir, Path: "codex", Provider: "openai"}
+	o.Agent = &Agent{Program: p, Dir: dir, Path: "codex"}
 	o.Command, o.Task = nil, "- do it\n"
 	return o
 }

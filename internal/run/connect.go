@@ -53,8 +53,7 @@ type connected struct {
 	keyID string
 	serve func(context.Context, net.Conn)
 	end   func(context.Context) error
-	stop  context.CancelFunc
-	over  chan struct{}
+	slide *beat
 }
 
 // takeContext makes the context snapshot, and the key with which the run calls Ravi. Both are there before the sandbox.
@@ -97,30 +96,13 @@ func (s *state) takeContext(ctx context.Context) error {
 	}
 	s.dir.event("connected", map[string]any{"key": key.ID, "capabilities": key.Capabilities})
 	s.connected.serve, s.connected.end = s.Connect.Serve(s.task.ID)
-	slide, stop := context.WithCancel(context.WithoutCancel(ctx))
-	s.connected.stop, s.connected.over = stop, make(chan struct{})
-	go func() {
-		defer close(s.connected.over)
-		s.slide(slide, keys)
-	}()
-	return nil
-}
-
-// slide puts the end of the run's key off, as long as this process is there.
-func (s *state) slide(ctx context.Context, keys contextkey.Keys) {
-	tick := time.NewTicker(contextkey.SlideEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			// Who revoked it meant that; all else may be better the next time.
-			if err := keys.Slide(ctx, s.connected.keyID); err != nil && ctx.Err() == nil {
-				s.dir.event("key_not_extended", map[string]any{"error": err.Error()})
-			}
+	s.connected.slide = begin(context.WithoutCancel(ctx), contextkey.SlideEvery, func(ctx context.Context) {
+		// Who revoked it meant that; all else may be better the next time.
+		if err := keys.Slide(ctx, key.ID); err != nil && ctx.Err() == nil {
+			s.dir.event("key_not_extended", map[string]any{"error": err.Error()})
 		}
-	}
+	})
+	return nil
 }
 
 // leaveContext ends the run's key, and all that descend from it.
@@ -129,10 +111,7 @@ func (s *state) leaveContext(ctx context.Context) error {
 	if c.keyID == "" {
 		return nil
 	}
-	if c.stop != nil {
-		c.stop()
-		<-c.over
-	}
+	c.slide.end()
 	_, err := s.Store.RevokeRunKeys(ctx, s.task.ID, "the run ended")
 	if err != nil {
 		err = fmt.Errorf("ending the run's context key: %w", err)

@@ -26,7 +26,7 @@ const Broker = "broker"
 
 // Models are what a run's lease holds.
 type Models struct {
-	Providers []broker.Provider
+	Providers []broker.Provider // at least one; an agent program calls the first
 	Grants    check.Grants
 	Limits    broker.Limits
 }
@@ -43,8 +43,7 @@ type modeled struct {
 	uncounted atomic.Int64
 	url       string // of the broker, once the sandbox is there
 	closers   []func() error
-	stop      context.CancelFunc
-	over      chan struct{}
+	slide     *beat
 }
 
 // ModelUse is what the models were asked for in a run.
@@ -93,35 +92,16 @@ func (s *state) takeModels(ctx context.Context) error {
 	}
 	m.serve, m.end = m.broker.Service(Broker + ".ravi.internal")
 	s.dir.event("models", map[string]any{"lease": lease.ID, "providers": names})
-	slide, stop := context.WithCancel(context.WithoutCancel(ctx))
-	m.stop, m.over = stop, make(chan struct{})
-	go func() {
-		defer close(m.over)
-		every(slide, contextkey.SlideEvery, func() {
-			if err := s.Store.SlideModelLease(slide, lease.ID, store.Now().Add(contextkey.RunTTL)); err != nil && slide.Err() == nil {
-				s.dir.event("lease_not_extended", map[string]any{"error": err.Error()})
-			}
-		})
-	}()
+	m.slide = begin(context.WithoutCancel(ctx), contextkey.SlideEvery, func(ctx context.Context) {
+		if err := s.Store.SlideModelLease(ctx, lease.ID, store.Now().Add(contextkey.RunTTL)); err != nil && ctx.Err() == nil {
+			s.dir.event("lease_not_extended", map[string]any{"error": err.Error()})
+		}
+	})
 	return nil
 }
 
 // modelLeaseName stands for a run's lease wherever it was taken out.
 const modelLeaseName = "the run's model lease"
-
-// every does something again and again, until ctx ends.
-func every(ctx context.Context, pause time.Duration, do func()) {
-	tick := time.NewTicker(pause)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			do()
-		}
-	}
-}
 
 // recordCall writes a model call down before it is sent, or that it was refused.
 func (s *state) recordCall(ctx context.Context, w *audit.Writer, c broker.Call) error {
@@ -170,10 +150,7 @@ func (s *state) leaveModels(ctx context.Context) error {
 	if m.id == "" {
 		return nil
 	}
-	if m.stop != nil {
-		m.stop()
-		<-m.over
-	}
+	m.slide.end()
 	if m.broker != nil {
 		m.broker.End("the run ended")
 	}

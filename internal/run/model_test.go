@@ -91,7 +91,7 @@ func modeledRun(t *testing.T, u *upstream, script string) (o Options, out *bytes
 	if !ok {
 		t.Fatal("there is no program for commands")
 	}
-	o.Agent = &Agent{Program: p, Provider: "anthropic"}
+	o.Agent = &Agent{Program: p}
 	o.Models = &Models{Providers: []broker.Provider{{
 		Name: "anthropic", Dialect: broker.Anthropic, BaseURL: u.url, Models: []string{"m", "broken", "endless"},
 		Keys: []broker.Key{{Name: "KEY", Value: func(context.Context) (string, error) { return providerKey, nil }}},

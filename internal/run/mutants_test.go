@@ -76,7 +76,7 @@ func TestKeyOfARun(t *testing.T) {
 		t.Errorf("after its run: %v", err)
 	}
 	select {
-	case <-s.connected.over:
+	case <-s.connected.slide.over:
 	default:
 		t.Error("its end is still put off")
 	}

@@ -182,7 +182,7 @@ func (a *netAudit) write(ctx context.Context, now time.Time, all bool) error {
 }
 
 func decisionOf(e sandbox.NetEvent) decision {
-	d := decision{object: target(e), outcome: store.Denied, rule: e.Rule, reason: cut(e.Why), secrets: strings.Join(e.Secrets, ",")}
+	d := decision{object: target(e), outcome: store.Denied, rule: e.Rule, reason: cut(e.Why, mostText), secrets: strings.Join(e.Secrets, ",")}
 	if e.Allowed {
 		d.outcome = store.Allowed
 	}
@@ -210,9 +210,9 @@ func target(e sandbox.NetEvent) string {
 		host = e.Addr.String()
 	}
 	if e.Port == 0 {
-		return cut(host)
+		return cut(host, mostText)
 	}
-	return net.JoinHostPort(cut(host), strconv.Itoa(int(e.Port)))
+	return net.JoinHostPort(cut(host, mostText), strconv.Itoa(int(e.Port)))
 }
 
 // detailOf is what the first of equal decisions was about besides.
@@ -222,7 +222,7 @@ func detailOf(e sandbox.NetEvent) json.RawMessage {
 		Proto   string   `json:"proto,omitempty"`
 		Method  string   `json:"first_method,omitempty"`
 		Path    string   `json:"first_path,omitempty"`
-	}{e.Secrets, e.Proto, cut(e.Method), cut(e.Path)}
+	}{e.Secrets, e.Proto, cut(e.Method, mostText), cut(e.Path, mostText)}
 	b, err := json.Marshal(detail)
 	if err != nil || string(b) == "{}" {
 		return nil // strings can always be written
@@ -230,12 +230,12 @@ func detailOf(e sandbox.NetEvent) json.RawMessage {
 	return b
 }
 
-// cut bounds a text.
-func cut(s string) string {
-	if len(s) <= mostText {
+// cut bounds a text, in bytes.
+func cut(s string, most int) string {
+	if len(s) <= most {
 		return s
 	}
-	return strings.ToValidUTF8(s[:mostText], "") + "…"
+	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
 // recorder tells the audit which sandbox it is about, before the sandbox can

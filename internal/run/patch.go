@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"ravi/internal/gitbox"
 	"ravi/internal/procid"
@@ -21,25 +20,12 @@ import (
 // saveNowAndThen saves the work while the command runs, so that a sandbox that
 // dies leaves its last patch. The function that it returns stops that.
 func (s *state) saveNowAndThen(ctx context.Context) func() {
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		tick := time.NewTicker(s.SaveEvery)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-				if err := s.save(ctx, false); err != nil && ctx.Err() == nil {
-					// The final one may work; if not, that is the error to tell.
-					s.dir.event("save_failed", map[string]any{"error": err.Error()})
-				}
-			}
+	return begin(ctx, s.SaveEvery, func(ctx context.Context) {
+		if err := s.save(ctx, false); err != nil && ctx.Err() == nil {
+			// The final one may work; if not, that is the error to tell.
+			s.dir.event("save_failed", map[string]any{"error": err.Error()})
 		}
-	}()
-	return func() { cancel(); <-done }
+	}).end
 }
 
 // save captures the work tree as changes.patch, unless it is as it was. A patch

@@ -64,6 +64,7 @@ func TestPlans(t *testing.T) {
 		"runs":             func() error { return second(r.ListRuns(ctx, RunFilter{Limit: limit})) },
 		"runs, page":       func() error { return second(r.ListRuns(ctx, RunFilter{Before: w.run.ID, Limit: limit})) },
 		"runs, live":       func() error { return second(r.ListRuns(ctx, RunFilter{Live: true})) },
+		"runs, owned":      func() error { return second(r.ListRuns(ctx, RunFilter{Owned: true})) },
 		"runs, live, page": func() error { return second(r.ListRuns(ctx, RunFilter{Live: true, Before: w.run.ID})) },
 		"runs, agent":      func() error { return second(r.ListRuns(ctx, RunFilter{AgentID: "a", Limit: limit})) },
 		"runs, session": func() error {
@@ -174,6 +175,7 @@ func TestPlans(t *testing.T) {
 					along = along || name == table || name == table+", page" || name == "agents, now" ||
 						strings.HasPrefix(step, "SCAN "+table+" USING INDEX "+table+"_live")
 				}
+				along = along || strings.HasPrefix(step, "SCAN runs USING INDEX runs_owned") // it holds these only
 				ids := strings.Contains(q.query, "json_each")
 				sums := strings.HasPrefix(name, "usage") // they are gathered and sorted, they are few
 				along = along || name == "usage" && strings.HasPrefix(step, "SCAN model_usage")

@@ -51,5 +51,8 @@ CREATE INDEX model_usage_session ON model_usage (session_id, hour);
 CREATE INDEX model_usage_agent ON model_usage (agent_id, hour);
 CREATE INDEX model_usage_creator ON model_usage (created_by, hour);
 
+-- What the sweep looks for: runs whose process has not yet written down what came of them.
+CREATE INDEX runs_owned ON runs (created_at, id) WHERE owner_pid <> 0;
+
 -- The agent program of another maker that works as this agent; empty: none is named.
 ALTER TABLE agents ADD COLUMN program TEXT NOT NULL DEFAULT '';
