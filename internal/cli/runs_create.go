@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"ravi/internal/access"
+	"ravi/internal/adapter"
 	"ravi/internal/command"
 	"ravi/internal/contextkey"
 	"ravi/internal/procid"
@@ -199,12 +200,16 @@ func ownSubject(ctx context.Context, env *command.Env, in *runsCreateInput) erro
 	if in.Agent == "" && in.Session == "" && in.TaskID == "" {
 		in.Agent = key.AgentID
 	}
+	agent := in.Agent
+	if _, ok := adapter.Lookup(agent); ok {
+		agent = "" // it is no agent of anybody's; whether it may work is for the profile to say
+	}
 	// A run sees the session, memory and task that it is for, so only who may read them can have one made.
 	for _, subject := range []struct {
 		group, given string
 		find         func(context.Context, *command.Env, string, string) (string, error)
 	}{
-		{"sessions", in.Session, sesKind.object}, {"tasks", in.TaskID, taskKind.object}, {"memory", in.Agent, agentKind.object},
+		{"sessions", in.Session, sesKind.object}, {"tasks", in.TaskID, taskKind.object}, {"memory", agent, agentKind.object},
 	} {
 		if subject.given == "" {
 			continue
