@@ -221,6 +221,21 @@ func TestInputThatNobodyReadsDoesNotHang(t *testing.T) {
 	r.wait()
 }
 
+// unread waits until the guest has noticed that nobody reads what a process writes: until then that goes to whoever has left.
+func (g *guestTest) unread(t *testing.T, pid uint32) *proc {
+	t.Helper()
+	p, err := g.server.procs.find(byPid(pid), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "nobody reads", func() bool {
+		p.out.mu.Lock()
+		defer p.out.mu.Unlock()
+		return len(p.out.readers) == 0
+	})
+	return p
+}
+
 func TestClientThatGoesDoesNotKill(t *testing.T) {
 	g := startGuest(t, Options{})
 	ctx, cancel := context.WithCancel(testContext(t))
@@ -230,6 +245,7 @@ func TestClientThatGoesDoesNotKill(t *testing.T) {
 	if err := r.drain(); err == nil {
 		t.Fatal("the stream went on")
 	}
+	g.unread(t, r.pid)
 	if !runs(int(r.pid)) {
 		t.Fatal("the process went with its client")
 	}
@@ -303,16 +319,7 @@ func TestUnreadOutputSpoolsAndThenBlocks(t *testing.T) {
 	cancel()
 	_ = r.drain()
 	bg := testContext(t)
-	p, err := g.server.procs.find(byPid(r.pid), false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// Until the guest has noticed, what is written goes to whoever has left.
-	eventually(t, "nobody reads", func() bool {
-		p.out.mu.Lock()
-		defer p.out.mu.Unlock()
-		return len(p.out.readers) == 0
-	})
+	p := g.unread(t, r.pid)
 	if _, err := g.Process.SendInput(bg, connect.NewRequest(&process.SendInputRequest{Process: byPid(r.pid), Input: stdinOf("\n")})); err != nil {
 		t.Fatal(err)
 	}
@@ -431,15 +438,7 @@ func TestEndedProcessesAreForgotten(t *testing.T) {
 	unseen.until(&unseen.stdout, "a\n")
 	cancel()
 	_ = unseen.drain()
-	p, err := g.server.procs.find(byPid(unseen.pid), false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the client is gone", func() bool {
-		p.out.mu.Lock()
-		defer p.out.mu.Unlock()
-		return len(p.out.readers) == 0
-	})
+	g.unread(t, unseen.pid)
 	if _, err := g.Process.CloseStdin(ctx, connect.NewRequest(&process.CloseStdinRequest{Process: byPid(unseen.pid)})); err != nil {
 		t.Fatal(err)
 	}
