@@ -69,8 +69,7 @@ type Limits struct {
 
 // Lease is what the agent of one run holds.
 type Lease struct {
-	Hash   string   // of the token, as TokenHash gives it
-	Models []string // patterns; none: what the providers have
+	Hash   string // of the token, as TokenHash gives it
 	Limits Limits
 }
 

@@ -94,7 +94,7 @@ func (c *call) check(body []byte) (check.Request, *refusal) {
 		return request, refused
 	}
 	c.Model, c.Stream, c.hideUsage = request.Model, request.Stream, request.HideUsage
-	if !allowed(c.b.lease.Models, c.Model) || !allowed(c.p.Models, c.Model) {
+	if !allowed(c.p.Models, c.Model) {
 		return request, &refusal{status: http.StatusForbidden, message: fmt.Sprintf("the model %s is not one that this run may use of %s", quoted(c.Model), c.p.Name)}
 	}
 	for _, id := range request.Previous {

@@ -157,14 +157,13 @@ func TestBodiesThatAreRefused(t *testing.T) {
 
 func TestModels(t *testing.T) {
 	for _, tt := range []struct {
-		lease, provider []string
-		ok              bool
+		models []string
+		ok     bool
 	}{
-		{nil, nil, true}, {[]string{"claude-*"}, nil, true}, {nil, []string{"claude-x"}, true}, {[]string{"*"}, []string{"c*-x"}, true},
-		{[]string{"gpt-*"}, nil, false}, {nil, []string{"claude"}, false}, {[]string{"claude-*"}, []string{"*-y"}, false},
+		{nil, true}, {[]string{"claude-x"}, true}, {[]string{"gpt-*", "c*-x"}, true}, {[]string{"claude"}, false}, {[]string{"*-y"}, false},
 	} {
 		w := newWorld(t, func(out http.ResponseWriter, r *http.Request) { writeJSON(out, 200, anthropicAnswer) }, func(o *Options) {
-			o.Lease.Models, o.provider("anthropic").Models = tt.lease, tt.provider
+			o.provider("anthropic").Models = tt.models
 		})
 		got := w.post("/anthropic/v1/messages", anthropicBody)
 		if !tt.ok {
@@ -177,7 +176,7 @@ func TestModels(t *testing.T) {
 
 func TestListOfModels(t *testing.T) {
 	w := newWorld(t, nil, func(o *Options) {
-		o.Lease.Models, o.provider("openai").Models = []string{"gpt-*", "o9", "secret"}, []string{"gpt-1", "gpt-2*", "o9", "other"}
+		o.provider("openai").Models = []string{"o9", "gpt-2*", "gpt-1", "o9"}
 	})
 	got := w.do(w.request("GET", "/openai/v1/models", ""))
 	want := `{"object":"list","data":[{"id":"o9","object":"model","created":0,"owned_by":"openai"},{"id":"gpt-1","object":"model","created":0,"owned_by":"openai"}]}`

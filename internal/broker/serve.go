@@ -242,8 +242,8 @@ func (c *call) listModels() {
 		Data   []model `json:"data"`
 	}{"list", []model{}}
 	seen := map[string]bool{}
-	for _, name := range slices.Concat(c.b.lease.Models, c.p.Models) {
-		if !strings.Contains(name, "*") && !seen[name] && allowed(c.b.lease.Models, name) && allowed(c.p.Models, name) {
+	for _, name := range c.p.Models {
+		if !strings.Contains(name, "*") && !seen[name] {
 			seen[name] = true
 			list.Data = append(list.Data, model{ID: name, Object: "model", OwnedBy: c.p.Name})
 		}

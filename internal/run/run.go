@@ -304,7 +304,8 @@ func (s *state) all(ctx context.Context) (err error) {
 	if err != nil {
 		return &failure{"secrets", err}
 	}
-	// The key is over before the sandbox is.
+	// What is deferred first is done last: the key and the lease end after the sandbox, when nobody inside has a wire left
+	// to use them on.
 	defer func() { err = errors.Join(err, s.leaveContext(context.WithoutCancel(ctx))) }()
 	if err := s.takeContext(ctx); err != nil {
 		return &failure{"context", err}
