@@ -63,7 +63,7 @@ type Price struct {
 type Limits struct {
 	Requests  int64   `json:"requests"`
 	Tokens    int64   `json:"tokens"` // in and out, cached ones too
-	USD       float64 `json:"usd"`    // of what has a price
+	USD       float64 `json:"usd"`    // a model without a price is refused while it is set
 	PerMinute int     `json:"requests_per_minute"`
 }
 

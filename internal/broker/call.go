@@ -58,8 +58,12 @@ func (c *call) serve() {
 	if !c.to.endpoint.counts() {
 		c.estimate.Input = estimate(c.size)
 		c.estimate.price(c.p.Prices, c.Model)
+		if c.b.lease.Limits.USD > 0 && !c.estimate.Priced {
+			c.refuse(unpriced(c.p.Name, c.Model))
+			return
+		}
 	}
-	if refused := c.b.ledger.admit(c.estimate); refused != nil {
+	if refused := c.b.ledger.admit(c.p.Name, c.Model, c.estimate); refused != nil {
 		c.refuse(refused)
 		return
 	}

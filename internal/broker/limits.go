@@ -17,15 +17,25 @@ type ledger struct {
 	mu       sync.Mutex
 	used     Usage
 	requests int64
-	recent   []time.Time // of the calls of the last minute, if that is bounded
-	underWay Usage       // estimates
+	recent   []time.Time     // of the calls of the last minute, if that is bounded
+	underWay Usage           // estimates
+	asked    map[string]bool // models that were let through, with their providers
 }
 
-// admit lets a call begin that is thought to need so much, or says which limit is in the way. What runs at once can
-// thus overrun a limit by what the calls under way turn out to need, and no more.
-func (l *ledger) admit(estimate Usage) *refusal {
+// mostModels is how many models a lease may ask for. What was used is kept by their names forever, and where a provider
+// lists none the agent makes them up.
+const mostModels = 32
+
+// admit lets a call of a provider's model begin that is thought to need so much, or says which limit is in the way. What
+// runs at once can thus overrun a limit by what the calls under way turn out to need, and no more.
+func (l *ledger) admit(provider, model string, estimate Usage) *refusal {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	name := provider + "/" + model
+	if !l.asked[name] && len(l.asked) >= mostModels {
+		return &refusal{status: http.StatusForbidden, message: fmt.Sprintf("this run has asked %d models already, and %s would be one more: "+
+			"no others are let through in this run", mostModels, quoted(model))}
+	}
 	if most := l.limits.Requests; most > 0 && l.requests >= most {
 		return spent("%d requests", most)
 	}
@@ -60,7 +70,17 @@ func (l *ledger) admit(estimate Usage) *refusal {
 	}
 	l.requests++
 	l.underWay.add(estimate)
+	if l.asked == nil {
+		l.asked = map[string]bool{}
+	}
+	l.asked[name] = true
 	return nil
+}
+
+// unpriced refuses a model without a price where money is bounded: it would cost nothing there.
+func unpriced(provider, model string) *refusal {
+	return &refusal{status: http.StatusBadRequest, message: fmt.Sprintf("what this run may cost is bounded, and the model %s has no price, so it is not asked; "+
+		"the operator of Ravi can set one in models.providers.%s.prices in config.json", quoted(model), provider)}
 }
 
 // spent is a limit that no waiting helps against. Its status is one that agents do not try again at, nor ask for a login.

@@ -239,6 +239,59 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// While money is bounded a model without a price is not asked; counting its tokens costs nothing.
+func TestNoPriceNoCall(t *testing.T) {
+	for name, tt := range calls {
+		w := newWorld(t, func(out http.ResponseWriter, r *http.Request) { writeJSON(out, 200, `{"input_tokens":3}`) }, func(o *Options) {
+			o.Lease.Limits.USD = 100
+			for i := range o.Providers {
+				o.Providers[i].Prices = map[string]Price{"other-*": {Input: 1}}
+			}
+		})
+		d := dialectOf(name)
+		w.mustRefuse(w.post(tt.path, tt.body), d, 400, `has no price, so it is not asked; the operator of Ravi can set one in models.providers.`+string(d)+`.prices in config.json`)
+		if got := w.post("/anthropic/v1/messages/count_tokens", anthropicBody); got.status != 200 {
+			t.Errorf("counting: %d %s", got.status, got.body)
+		}
+	}
+	w := newWorld(t, func(out http.ResponseWriter, r *http.Request) { writeJSON(out, 200, anthropicAnswer) }, func(o *Options) {
+		o.Lease.Limits.USD = 100
+		o.provider("anthropic").Prices = map[string]Price{"claude-*": {}}
+	})
+	if got := w.post("/anthropic/v1/messages", anthropicBody); got.status != 200 {
+		t.Errorf("a price of 0: %d %s", got.status, got.body)
+	}
+}
+
+// A lease asks so many models and no others, which go on to be asked.
+func TestNamesOfModelsAreBounded(t *testing.T) {
+	w := newWorld(t, func(out http.ResponseWriter, r *http.Request) { writeJSON(out, 200, anthropicAnswer) }, nil)
+	ask := func(n int) reply {
+		return w.post("/anthropic/v1/messages", strings.Replace(anthropicBody, "claude-x", fmt.Sprint("made-up-", n), 1))
+	}
+	for n := range mostModels {
+		if got := ask(n); got.status != 200 {
+			t.Fatalf("model %d: %d %s", n, got.status, got.body)
+		}
+	}
+	for range 2 {
+		got := ask(mostModels)
+		if message := errorOf(t, got, Anthropic); got.status != 403 || !strings.Contains(message, `this run has asked 32 models already, and "made-up-32" would be one more`) {
+			t.Errorf("one more: %d %s", got.status, message)
+		}
+	}
+	// The same name of another provider is another model.
+	if got := w.post("/gemini/v1beta/models/made-up-0:generateContent", calls["gemini"].body); got.status != 403 {
+		t.Errorf("of another provider: %d %s", got.status, got.body)
+	}
+	if got := ask(0); got.status != 200 {
+		t.Errorf("one that was asked before: %d %s", got.status, got.body)
+	}
+	if n := len(w.came()); n != mostModels+1 {
+		t.Errorf("%d calls were sent", n)
+	}
+}
+
 // What is under way counts with an estimate.
 func TestLimitsOfWhatIsUnderWay(t *testing.T) {
 	for name, limits := range map[string]Limits{"tokens": {Tokens: 20}, "usd": {USD: 0.00002}} {
