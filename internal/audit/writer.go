@@ -18,6 +18,8 @@ const (
 	mostRows = 1000
 	// floodEvery is how long equal denials are counted before they are written.
 	floodEvery = time.Minute
+	// checkpointEvery is after how many transactions the database's log is moved into it: each adds some 20 KB.
+	checkpointEvery = 400
 )
 
 // Writer appends for many at once: what has gathered while one transaction was made durable goes into the next. Each
@@ -101,6 +103,7 @@ func (w *Writer) signal() {
 // write makes transactions until the writer is closed and the queue is empty.
 func (w *Writer) write() {
 	defer close(w.drained)
+	since := 0
 	for range w.wake {
 		for batch := w.gather(); len(batch) > 0; batch = w.gather() {
 			groups := make([][]Record, len(batch))
@@ -114,6 +117,9 @@ func (w *Writer) write() {
 				} else {
 					entry.done <- errs[i]
 				}
+			}
+			if since++; since >= checkpointEvery && w.conn.Checkpoint(context.Background()) == nil {
+				since = 0 // else the next transaction, which tells whoever waits for it what is wrong, tries again
 			}
 		}
 	}

@@ -249,3 +249,31 @@ func TestFloodCannotBeWritten(t *testing.T) {
 		t.Errorf("%v, or it has no row of its own", err)
 	}
 }
+
+// The database's log does not grow with the rows, though no commit moves it into the database.
+func TestWriterMovesTheLog(t *testing.T) {
+	w, l := newWriter(t)
+	dir, err := l.Store.Dir(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := func() int64 {
+		info, err := os.Stat(filepath.Join(dir, store.File+"-wal"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Size()
+	}
+	var once int64
+	for i := range 4 * checkpointEvery {
+		if err := w.Append(t.Context(), Record{Action: NetworkName, Decision: store.Allowed}); err != nil {
+			t.Fatal(err)
+		}
+		if i == checkpointEvery-10 {
+			once = size()
+		}
+	}
+	if got := size(); got > 2*once {
+		t.Errorf("it has %d bytes after %d transactions, and had %d after %d", got, 4*checkpointEvery, once, checkpointEvery)
+	}
+}

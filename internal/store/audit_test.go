@@ -83,11 +83,17 @@ func TestAuditSyncs(t *testing.T) {
 	if err := conn.conn.QueryRowContext(ctx, `PRAGMA synchronous`).Scan(&level); err != nil || level != 2 {
 		t.Errorf("synchronous is %d, %v", level, err)
 	}
+	if err := conn.conn.QueryRowContext(ctx, `PRAGMA wal_autocheckpoint`).Scan(&level); err != nil || level != 0 {
+		t.Errorf("it moves the log after %d pages, %v", level, err)
+	}
 	if err := conn.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.db.QueryRowContext(ctx, `PRAGMA synchronous`).Scan(&level); err != nil || level != 1 {
 		t.Errorf("afterwards it is %d, %v", level, err)
+	}
+	if err := s.db.QueryRowContext(ctx, `PRAGMA wal_autocheckpoint`).Scan(&level); err != nil || level != autoCheckpoint {
+		t.Errorf("afterwards it moves the log after %d pages, %v", level, err)
 	}
 }
 
