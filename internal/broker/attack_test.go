@@ -155,6 +155,15 @@ func TestHugeBodies(t *testing.T) {
 	}
 }
 
+// A body of very many values is refused, in the dialect's own form.
+func TestManyValues(t *testing.T) {
+	many := "[" + strings.Repeat("1,", 1<<20) + "1]"
+	for name, call := range calls {
+		w := newWorld(t, nil, nil)
+		w.mustRefuse(w.post(call.path, strings.Replace(call.body, `"hi"`, many, 1)), dialectOf(name), 400, "more than 262144 values")
+	}
+}
+
 // An answer without an end is cut, in one piece too.
 func TestTenGigabytes(t *testing.T) {
 	sent := make(chan int64, 1)

@@ -9,9 +9,11 @@ import (
 )
 
 // Bounds of Read. What a program sends to another has far less of both; what has more is meant to exhaust the reader.
+// A call of a tool and its result are some 20 values of a conversation, so there is room for 13,000 of them. So many
+// values take 28 to 112 MiB to read, as their keys may be.
 const (
 	MaxDepth  = 256
-	MaxValues = 1 << 20
+	MaxValues = 1 << 18
 )
 
 // Value is one value of a document that Read has accepted. It holds on to the document, and copies nothing of it.

@@ -15,7 +15,7 @@ func large(message int) []byte {
 }
 
 func BenchmarkMessages(b *testing.B) {
-	for name, size := range map[string]int{"256B": 256, "4KB": 4 << 10, "1MB": 1 << 20, "32MB": 32 << 20} {
+	for name, size := range map[string]int{"1KB": 1 << 10, "4KB": 4 << 10, "1MB": 1 << 20, "32MB": 32 << 20} {
 		b.Run(name, func(b *testing.B) {
 			body := large(size)
 			b.SetBytes(int64(len(body)))
