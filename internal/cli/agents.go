@@ -274,15 +274,22 @@ func checkProgram(name string) error {
 	if _, ok := adapter.Lookup(name); ok || name == "" {
 		return nil
 	}
-	var names []string
+	return command.Usage(fmt.Sprintf("there is no agent program %.40q", name), meantProgram(name, "there are "+strings.Join(programNames(), ", ")))
+}
+
+func programNames() (names []string) {
 	for _, p := range adapter.Programs() {
 		names = append(names, p.Name)
 	}
-	hint := "there are " + strings.Join(names, ", ")
-	if near := strictjson.Nearest(name, names); near != "" {
-		hint = "did you mean " + near + "?"
+	return names
+}
+
+// meantProgram is a hint about the agent program whose name is nearly this; if there is none, the other one.
+func meantProgram(name, other string) string {
+	if near := strictjson.Nearest(name, programNames()); near != "" {
+		return "did you mean " + near + "?"
 	}
-	return command.Usage(fmt.Sprintf("there is no agent program %.40q", name), hint)
+	return other
 }
 
 // checkProfile refuses a profile that is not there.

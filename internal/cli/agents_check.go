@@ -69,7 +69,7 @@ const checkedFile, checkedText = "checked-by-ravi.txt", "this was made in a sand
 func checkAgent(ctx context.Context, env *command.Env, in agentsCheckInput) (c agentCheck, err error) {
 	p, ok := adapter.Lookup(in.Program)
 	if !ok || p.Package == "" {
-		return c, command.Usage(fmt.Sprintf("there is no agent program %q to check", in.Program), "claude, codex, gemini, opencode and pi are")
+		return c, command.Usage(fmt.Sprintf("there is no agent program %q to check", in.Program), meantProgram(in.Program, "claude, codex, gemini, opencode and pi are"))
 	}
 	dir, err := os.MkdirTemp("", "ravi-check-")
 	if err != nil {

@@ -137,7 +137,7 @@ func runSubject(ctx context.Context, env *command.Env, in runInput, o *runs.Opti
 	if in.TaskID != "" {
 		t, err := o.Store.Task(ctx, in.TaskID)
 		if err != nil {
-			return notFoundHint(err, "ravi tasks ls")
+			return notFoundHint(err, "see ravi tasks ls")
 		}
 		o.TaskID, o.AgentID, o.SessionID = t.ID, t.AgentID, t.SessionID
 		if o.Task == "" {
@@ -147,7 +147,7 @@ func runSubject(ctx context.Context, env *command.Env, in runInput, o *runs.Opti
 	if in.Session != "" {
 		s, err := o.Store.Session(ctx, in.Session)
 		if err != nil {
-			return notFoundHint(err, "ravi sessions ls")
+			return notFoundHint(err, "see ravi sessions ls")
 		}
 		if o.SessionID != "" && o.SessionID != s.ID {
 			return command.Usage(fmt.Sprintf("the task %s belongs to another session than %s", o.TaskID, in.Session), "leave --session out: the task knows its own")
@@ -167,7 +167,7 @@ func runSubject(ctx context.Context, env *command.Env, in runInput, o *runs.Opti
 	if in.Agent != "" {
 		a, err := o.Store.Agent(ctx, in.Agent)
 		if err != nil {
-			return notFoundHint(err, "ravi agents ls")
+			return notFoundHint(err, meantProgram(in.Agent, "see ravi agents ls"))
 		}
 		if o.AgentID != "" && o.AgentID != a.ID {
 			return command.Usage(fmt.Sprintf("--agent %s: the session or task is another agent's", in.Agent), "leave --agent out")
@@ -177,10 +177,10 @@ func runSubject(ctx context.Context, env *command.Env, in runInput, o *runs.Opti
 	return nil
 }
 
-func notFoundHint(err error, look string) error {
+func notFoundHint(err error, hint string) error {
 	told := command.AsError(err)
 	if told.Code == command.CodeNotFound && told.Hint == "" {
-		told.Hint = "see " + look
+		told.Hint = hint
 	}
 	return told
 }
