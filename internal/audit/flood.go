@@ -12,15 +12,14 @@ import (
 const (
 	// mostAlike is how many equal denials get rows of their own, in a minute.
 	mostAlike = 10
-	// mostApart is how many kinds of denials are told apart, for each caller in a minute; the rest share a row. Who is
-	// denied chooses what the reasons say, and rows are forever.
+	// mostApart is how many kinds of denials are told apart, for each caller in a minute; the rest share a row for each
+	// action. Who is denied chooses what the reasons say, and rows are forever; the actions are Ravi's own words, so that
+	// no flood of one hides another.
 	mostApart = 32
-	// mostCallers is how many callers are told apart likewise.
+	// mostCallers is how many callers are told apart; what others do shares a row for each action.
 	mostCallers = 256
 	// mostText bounds what a caller can have a row say, in bytes.
 	mostText = 500
-	// CommandSeveral is the action of denials that were not told apart.
-	CommandSeveral = CommandPrefix + "several"
 )
 
 // flood counts denials. What it keeps is bounded, whatever callers do.
@@ -31,15 +30,17 @@ type flood struct {
 }
 
 // kind is what makes denials equal. Their objects do not: callers choose these.
-type kind struct{ caller, action, reason string }
+type kind struct {
+	caller, action, reason string
+	several                bool // with any reason: none gets a row of its own
+}
 
 type denials struct {
-	seen    int   // since they were last written
-	count   int64 // of these, without a row
-	first   Record
-	mixed   bool // they are about several objects
-	newest  time.Time
-	several bool // of several kinds: none gets a row of its own
+	seen   int   // since they were last written
+	count  int64 // of these, without a row
+	first  Record
+	mixed  bool // they are about several objects
+	newest time.Time
 }
 
 func newFlood() *flood { return &flood{kinds: map[kind]*denials{}, apart: map[string]int{}} }
@@ -48,25 +49,24 @@ func newFlood() *flood { return &flood{kinds: map[kind]*denials{}, apart: map[st
 func (f *flood) take(r Record) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	k := kind{cut(r.Caller), cut(r.Action), cut(r.Reason)}
+	k := kind{caller: cut(r.Caller), action: cut(r.Action), reason: cut(r.Reason)}
 	d := f.kinds[k]
 	if d == nil {
-		several := false
 		if n, known := f.apart[k.caller]; !known && len(f.apart) >= mostCallers {
-			k, several = kind{}, true
+			k = kind{action: k.action, several: true}
 		} else if n >= mostApart {
-			k, several = kind{caller: k.caller}, true
+			k = kind{caller: k.caller, action: k.action, several: true}
 		}
 		if d = f.kinds[k]; d == nil {
-			d = &denials{several: several}
+			d = &denials{}
 			f.kinds[k] = d
-			if !several {
+			if !k.several {
 				f.apart[k.caller]++
 			}
 		}
 	}
 	d.seen++
-	if !d.several && d.seen <= mostAlike {
+	if !k.several && d.seen <= mostAlike {
 		return true
 	}
 	n := max(1, r.Count)
@@ -75,8 +75,8 @@ func (f *flood) take(r Record) bool {
 		d.first = Record{Time: r.Time, Caller: k.caller, Action: k.action, Object: cut(r.Object), Decision: store.Denied,
 			RunID: cut(r.RunID), SandboxID: cut(r.SandboxID), Rule: cut(r.Rule), Reason: k.reason}
 		d.mixed = false
-		if d.several {
-			d.first.Action, d.first.Reason, d.first.Rule = CommandSeveral, "more kinds of denials than are told apart", ""
+		if k.several {
+			d.first.Reason, d.first.Rule = "more kinds of denials than are told apart", ""
 		}
 	}
 	d.mixed = d.mixed || cut(r.Object) != d.first.Object
@@ -132,9 +132,8 @@ func (f *flood) written(rows []counted) {
 }
 
 func (f *flood) forget(k kind) {
-	d := f.kinds[k]
 	delete(f.kinds, k)
-	if d.several {
+	if k.several {
 		return
 	}
 	if f.apart[k.caller]--; f.apart[k.caller] <= 0 {

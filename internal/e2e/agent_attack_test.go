@@ -435,7 +435,7 @@ func checkAttacks(t *testing.T, w *world, e *echo, run *result) {
 	must(t, json.Unmarshal([]byte(w.ravi("audit", "search", "--run", filepath.Base(run.dir), "--limit", "500", "--json").want(0).stdout), &list))
 	var told []string
 	for _, row := range list.Items {
-		if row.Decision == "denied" && (row.Action == "model.call" || row.Action == "command.several") {
+		if row.Decision == "denied" && row.Action == "model.call" {
 			told = append(told, row.Reason)
 			denied -= row.Count
 		}
