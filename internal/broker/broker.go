@@ -8,6 +8,7 @@ package broker
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"net/url"
 	"time"
@@ -84,7 +85,7 @@ type Usage struct {
 	Priced   bool  `json:"priced"`
 }
 
-// Call is one model call, for the audit and for the bill. It has no content.
+// Call is one model call, for the audit and for the bill. It has no content, but for a place where that is kept.
 type Call struct {
 	Provider string
 	Endpoint string // such as messages, responses, chat, generate, count_tokens
@@ -92,6 +93,8 @@ type Call struct {
 	Stream   bool
 	// Refused says why it was not sent; empty if it was.
 	Refused string
+	// Content is what Options.Keep gave for it; nil: nothing of it is kept.
+	Content io.Writer
 	// What follows is for End.
 	Key       string // its name
 	Status    int    // what the agent got; 0 if it had gone before that
@@ -111,6 +114,9 @@ type Options struct {
 	Begin func(context.Context, Call) error
 	// End is told how a call that was sent ended.
 	End func(Call)
+	// Keep, which may be nil, keeps what a call that is about to begin forwards, and gives what its answer is written to,
+	// as the agent gets it; errors of that are not looked at. If Keep fails the call is not sent.
+	Keep func(c Call, body []byte) (io.Writer, error)
 	// Transport does the calls; nil: one of its own, by the environment's proxies.
 	Transport http.RoundTripper
 	// Redact knows the keys, and takes them out of what comes back; may be nil. The broker adds those that it uses.

@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"time"
 
@@ -67,6 +68,12 @@ func (c *call) serve() {
 		c.refuse(refused)
 		return
 	}
+	if err := c.keep(request.Body); err != nil {
+		c.b.ledger.undo(c.estimate)
+		c.refuse(&refusal{status: http.StatusServiceUnavailable, after: 5 * time.Second, failed: c.b.redactor.String(err.Error()),
+			message: "Ravi could not keep the content of this call, as it was told to, and so did not send it"})
+		return
+	}
 	if err := c.b.begin(lifted, c.Call); err != nil {
 		c.b.ledger.undo(c.estimate)
 		notWritten().write(c.w, c.dialect)
@@ -84,6 +91,34 @@ func (c *call) serve() {
 		c.fail(fault)
 	}
 }
+
+// keep has the content of a call kept, where that is asked for.
+func (c *call) keep(body []byte) error {
+	if c.b.keep == nil {
+		return nil
+	}
+	content, err := c.b.keep(c.Call, body)
+	if err != nil {
+		return err
+	}
+	c.Content, c.w = content, &copied{c.w, content}
+	return nil
+}
+
+// copied is an answer that goes to a second place, as far as the agent takes it.
+type copied struct {
+	http.ResponseWriter
+	to io.Writer
+}
+
+func (w *copied) Write(p []byte) (int, error) {
+	n, err := w.ResponseWriter.Write(p)
+	_, _ = w.to.Write(p[:n]) // whoever keeps it tells
+	return n, err
+}
+
+// Unwrap is for http.ResponseController.
+func (w *copied) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // check reads a body, and says whether it goes on.
 func (c *call) check(body []byte) (check.Request, *refusal) {

@@ -38,6 +38,7 @@ type Broker struct {
 	grants    check.Grants
 	begin     func(context.Context, Call) error
 	end       func(Call)
+	keep      func(Call, []byte) (io.Writer, error)
 	transport http.RoundTripper
 	redactor  *redact.Redactor
 	firstByte time.Duration
@@ -66,7 +67,7 @@ var nameForm = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
 // New makes a broker. Nobody is called before a call comes.
 func New(o Options) (*Broker, error) {
 	b := &Broker{
-		providers: map[string]*provider{}, lease: o.Lease, grants: o.Grants, begin: o.Begin, end: o.End, transport: o.Transport,
+		providers: map[string]*provider{}, lease: o.Lease, grants: o.Grants, begin: o.Begin, end: o.End, keep: o.Keep, transport: o.Transport,
 		redactor: o.Redact, firstByte: o.FirstByte, idle: o.Idle, now: o.Now,
 		requests: newBudget(4 * MaxBody), answers: newBudget(2 * maxAnswer), large: newBudget(1),
 	}

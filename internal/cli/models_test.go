@@ -312,6 +312,24 @@ func TestModelsBlockReachesTheBroker(t *testing.T) {
 	}
 }
 
+// What is said of a run's models on the command line reaches it, also by way of the process that does the run.
+func TestModelsOfARun(t *testing.T) {
+	env := modelsHome(t, `{"limits": {"tokens": 50}, "providers": {"anthropic": {"prices": {"*": {"input": 3}}}}}`, map[string]string{"ANTHROPIC_API_KEY": "sk-ant-0123456789"}, nil)
+	env.Progress = newProgress(env)
+	repo := t.TempDir()
+	repository(t, repo)
+	for _, record := range []bool{true, false} {
+		in := runsCreateInput{Repo: repo, Agent: "command", Command: []string{"true"}, Tokens: 70, USD: 2, Record: record}.run()
+		o, err := runOptions(t.Context(), env, in, sources{models: modelsOf})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m := o.Models; m == nil || m.Record != record || m.Limits != (broker.Limits{Tokens: 50, USD: 2}) {
+			t.Errorf("the run has %+v", m)
+		}
+	}
+}
+
 // A holder of a key gets what its profile lists of what there is, and nothing of another provider.
 func TestModelsWithinAProfile(t *testing.T) {
 	provider := func(name string, models ...string) broker.Provider {

@@ -412,6 +412,7 @@ func TestOrderOfARun(t *testing.T) {
 		create(`"repo": "` + dir + `/src", "backend": "host"`): command.CodeDenied, create(`"repo": "` + dir + `/src", "task_id": "THEIRS.TASK"`): command.CodeDenied,
 		create(`"repo": "` + dir + `/src", "connect": "read"`): command.CodeDenied, create(`"repo": "` + dir + `/src", "session": "bert-web"`): command.CodeDenied,
 		create(`"repo": "` + dir + `/src", "env": {"TOKEN": "abcdefgh12345"}`): command.CodeUsage, create(`"repo": "` + dir + `/src", "timeout": "2h"`): command.CodeDenied,
+		create(`"repo": "` + dir + `/src", "record": true`): command.CodeDenied,
 	} {
 		before := w.changes()
 		out, err := w.call(me, "runs.create", input)

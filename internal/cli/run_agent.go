@@ -35,8 +35,8 @@ func runAgent(ctx context.Context, env *command.Env, in *runInput, o *runs.Optio
 		switch {
 		case len(in.Command) == 0:
 			return nothingToRun(in.Task)
-		case in.Model != "" || in.Tokens != 0 || in.USD != 0:
-			return command.Usage("--model, --max-tokens and --max-usd are about an agent program, and there is none", "add --agent, such as --agent command for a command of yours")
+		case in.Model != "" || in.Tokens != 0 || in.USD != 0 || in.Record:
+			return command.Usage("--model, --max-tokens, --max-usd and --record are about an agent program, and there is none", "add --agent, such as --agent command for a command of yours")
 		}
 		return nil
 	}
@@ -91,7 +91,7 @@ func runModels(ctx context.Context, env *command.Env, in runInput, from sources,
 	}
 	limits := m.Limits
 	limits.Tokens, limits.USD = tighter(limits.Tokens, in.Tokens), tighter(limits.USD, in.USD)
-	o.Models = &runs.Models{Providers: providers, Grants: m.Grants, Limits: limits}
+	o.Models = &runs.Models{Providers: providers, Grants: m.Grants, Limits: limits, Record: in.Record}
 	o.Redact.Add(m.Known...)
 	if p.Name == adapter.Command {
 		return nil

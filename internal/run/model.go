@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"slices"
@@ -29,6 +30,8 @@ type Models struct {
 	Providers []broker.Provider // at least one; an agent program calls the first
 	Grants    check.Grants
 	Limits    broker.Limits
+	// Record has the content of calls kept, in ModelsFile.
+	Record bool
 }
 
 // modeled is what a run with a lease holds.
@@ -44,6 +47,7 @@ type modeled struct {
 	url       string // of the broker, once the sandbox is there
 	closers   []func() error
 	slide     *beat
+	record    *modelRecord // nil: no content is kept
 }
 
 // ModelUse is what the models were asked for in a run.
@@ -81,11 +85,22 @@ func (s *state) takeModels(ctx context.Context) error {
 	}
 	writer := audit.NewWriter(s.audit.log)
 	m.closers = append(m.closers, writer.Close)
+	var keep func(broker.Call, []byte) (io.Writer, error)
+	if s.Models.Record {
+		if err := s.recordModels(); err != nil {
+			return err
+		}
+		keep = m.record.keep
+	}
 	m.broker, err = broker.New(broker.Options{
 		Providers: s.Models.Providers, Grants: s.Models.Grants, Redact: s.Redact,
 		Lease: broker.Lease{Hash: hash, Limits: s.Models.Limits},
 		Begin: func(ctx context.Context, c broker.Call) error { return s.recordCall(ctx, writer, c) },
-		End:   func(c broker.Call) { s.countCall(c) },
+		Keep:  keep,
+		End: func(c broker.Call) {
+			s.countCall(c)
+			s.recordAnswer(writer, c)
+		},
 	})
 	if err != nil {
 		return err
@@ -108,6 +123,12 @@ func (s *state) recordCall(ctx context.Context, w *audit.Writer, c broker.Call) 
 	input := map[string]any{"endpoint": c.Endpoint}
 	if c.Stream {
 		input["stream"] = true
+	}
+	if k, ok := c.Content.(*recordedCall); ok {
+		input["call"] = k.number
+		if k.request != "" {
+			input["request_sha256"] = k.request
+		}
 	}
 	call := audit.Call{
 		Caller: s.models.id, Action: audit.ModelCall, Object: c.Provider + "/" + c.Model, Decision: store.Allowed,

@@ -27,6 +27,9 @@ import (
 // providerKey is what no run gets near to.
 const providerKey = "sk-ant-of-the-provider-0123456789"
 
+// upstreamSays is what the model answers, with the key that it was asked with behind it.
+const upstreamSays = "so be it, 4711"
+
 // upstream is a provider whose answers each have used 100 tokens in and 7 out. Calls for the model "broken" fail, and
 // those for "endless" begin an answer that does not end.
 type upstream struct {
@@ -75,7 +78,7 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done()
 	default:
 		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprint(w, `{"id":"m","type":"message","role":"assistant","model":"m","content":[{"type":"text","text":"hi"}],"stop_reason":"end_turn","usage":{"input_tokens":100,"output_tokens":7}}`)
+		fmt.Fprint(w, `{"id":"m","type":"message","role":"assistant","model":"m","content":[{"type":"text","text":"`+upstreamSays+" "+r.Header.Get("X-Api-Key")+`"}],"stop_reason":"end_turn","usage":{"input_tokens":100,"output_tokens":7}}`)
 	}
 }
 

@@ -21,6 +21,7 @@ const (
 	HeldFile     = "changes.patch.held" // the same, in its place, when it holds a secret
 	EventsFile   = "events.jsonl"       // what happened, a line each
 	LogsDir      = "logs"               // what the command wrote
+	ModelsFile   = "models.jsonl"       // what its models were asked and answered, if that is kept
 )
 
 // Task is task.json: the outcome of a run.
