@@ -71,6 +71,10 @@ func (g *Gateway) Serve(l *net.UnixListener) error {
 				g.door.serve(c)
 				return
 			}
+			if hello.Dial != "" {
+				g.dialFor(c, hello.Dial)
+				return
+			}
 			// One after the other: an event is told once.
 			listening <- struct{}{}
 			defer func() { <-listening }()

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"fmt"
@@ -29,6 +30,8 @@ type Gateway struct {
 	// services are those of the owner, who is called at the door.
 	services []string
 	door     *door
+	// own are the connections of its owner's, one each.
+	own chan struct{}
 
 	mu     sync.Mutex
 	policy policy.Effective
@@ -63,7 +66,7 @@ func NewGateway(c Config, dialer *dial.Client, roots *x509.CertPool) (*Gateway, 
 		}
 	}
 	g := &Gateway{
-		names: names.New([]byte(c.Seed)), dialer: dialer, ca: ca, events: newFeed(), services: c.Services, door: newDoor(),
+		names: names.New([]byte(c.Seed)), dialer: dialer, ca: ca, events: newFeed(), services: c.Services, door: newDoor(), own: make(chan struct{}, maxOwn),
 		policy: c.Effective(), flows: map[*flow]struct{}{}, system: roots, trusted: newAuthorities(roots, c.ExtraCAs),
 	}
 	g.proxy = &intercept.Proxy{
@@ -132,6 +135,12 @@ func (g *Gateway) roots(host string) *x509.CertPool {
 
 // Resolve answers a name that the policy allows.
 func (g *Gateway) Resolve(name string) (netip.Addr, bool) {
+	addr, why := g.resolve(name)
+	return addr, why == ""
+}
+
+// resolve also says why a name is not answered.
+func (g *Gateway) resolve(name string) (netip.Addr, string) {
 	d := g.now().Resolve(name)
 	if service, reserved := g.service(name); reserved {
 		d = policy.Decision{Allowed: service != "", Rule: "a service of Ravi's"}
@@ -146,18 +155,24 @@ func (g *Gateway) Resolve(name string) (netip.Addr, bool) {
 	e := Event{Time: time.Now(), Kind: KindName, Name: name, Allowed: d.Allowed, Rule: d.Rule, Why: d.Why, Alarm: astray}
 	if d.Allowed {
 		addr, err := g.names.Addr(name)
-		if err != nil {
-			e.Allowed, e.Why = false, err.Error()
+		if err == nil {
+			g.events.add(e)
+			return addr, ""
 		}
-		g.events.add(e)
-		return addr, err == nil
+		e.Allowed, e.Why = false, err.Error()
 	}
 	g.events.add(e)
-	return netip.Addr{}, false
+	return netip.Addr{}, cmp.Or(e.Why, "not allowed")
 }
 
 // Connect decides on a connection when it is opened.
 func (g *Gateway) Connect(to netip.AddrPort) func(context.Context, net.Conn) {
+	serve, _ := g.connect(to)
+	return serve
+}
+
+// connect also says why there is no connection.
+func (g *Gateway) connect(to netip.AddrPort) (serve func(context.Context, net.Conn), why string) {
 	f := &flow{addr: to.Addr(), port: to.Port()}
 	name, known := g.names.Name(to.Addr())
 	switch {
@@ -165,20 +180,17 @@ func (g *Gateway) Connect(to netip.AddrPort) func(context.Context, net.Conn) {
 		f.name, f.addr = name, netip.Addr{}
 		if service, reserved := g.service(name); reserved {
 			if service == "" {
-				g.refused(f, policy.Decision{Why: "there is no service of this name"})
-				return nil
+				return nil, g.refused(f, policy.Decision{Why: "there is no service of this name"})
 			}
-			return func(ctx context.Context, guest net.Conn) { g.visit(ctx, guest, service, f.port) }
+			return func(ctx context.Context, guest net.Conn) { g.visit(ctx, guest, service, f.port) }, ""
 		}
 	case names.Range.Contains(to.Addr()):
-		g.refused(f, policy.Decision{Why: "the address stands for no name: connect by name"})
-		return nil
+		return nil, g.refused(f, policy.Decision{Why: "the address stands for no name: connect by name"})
 	}
 	if d := f.decide(g.now()); !d.Allowed {
-		g.refused(f, d)
-		return nil
+		return nil, g.refused(f, d)
 	}
-	return g.open(f, func(ctx context.Context, guest net.Conn) { g.proxy.Serve(ctx, guest, f.target(), f.port) })
+	return g.open(f, func(ctx context.Context, guest net.Conn) { g.proxy.Serve(ctx, guest, f.target(), f.port) }), ""
 }
 
 // open has a flow be cut when the policy does not allow it any more.
@@ -207,12 +219,14 @@ func (f *flow) target() string {
 	return f.name
 }
 
-func (g *Gateway) refused(f *flow, d policy.Decision) {
+// refused tells of a connection that there is not, and returns why.
+func (g *Gateway) refused(f *flow, d policy.Decision) string {
 	proto := "tcp"
 	if f.udp {
 		proto = "udp"
 	}
 	g.events.add(Event{Time: time.Now(), Kind: KindFlow, Name: f.name, Addr: f.addr, Port: f.port, Proto: proto, Rule: d.Rule, Why: d.Why})
+	return cmp.Or(d.Why, "not allowed")
 }
 
 // told passes on what the proxy tells.

@@ -84,8 +84,12 @@ type Event struct {
 
 // Hello is the first line that an owner says on a gateway's socket.
 type Hello struct {
-	// Services: the connection is for Visits. Else it is for Messages and Orders.
+	// Services: the connection is for Visits.
 	Services bool `json:"services"`
+	// Dial: the connection is to become one to this HOST:PORT, as if a process of
+	// the sandbox had made it. A Message says whether it has. Without either it is
+	// for Messages and Orders.
+	Dial string `json:"dial,omitempty"`
 }
 
 // Message is one line that a gateway tells its owner: the greeting first, then
