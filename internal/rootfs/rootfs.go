@@ -34,7 +34,7 @@ type Root struct {
 }
 
 // version changes when what is made up here changes.
-const version = "3"
+const version = "4"
 
 // Prepare makes the image's root file system beneath home, or finds it made.
 func Prepare(home, image string) (Root, error) {
@@ -165,7 +165,7 @@ func build(root string, links, host []string) error {
 		{"ravi", 0o755}, {"ravi/context", 0o755},
 	} {
 		p := filepath.Join(root, d.path)
-		if err := os.MkdirAll(p, 0o755); err != nil {
+		if err := makeDir(p); err != nil {
 			return err
 		}
 		if err := os.Chmod(p, d.mode); err != nil {
@@ -173,14 +173,14 @@ func build(root string, links, host []string) error {
 		}
 	}
 	for _, h := range host {
-		if err := os.MkdirAll(filepath.Join(root, h), 0o755); err != nil {
+		if err := makeDir(filepath.Join(root, h)); err != nil {
 			return err
 		}
 	}
 	if err := os.Symlink("/run", filepath.Join(root, "var/run")); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(root, ".ravi/guest"), nil, 0o755); err != nil {
+	if err := makeFile(filepath.Join(root, ".ravi/guest"), nil, 0o755); err != nil {
 		return err
 	}
 	etc := filepath.Join(root, "etc")
@@ -190,7 +190,7 @@ func build(root string, links, host []string) error {
 		}
 	}
 	for name, text := range made {
-		if err := os.WriteFile(filepath.Join(etc, name), []byte(text), 0o644); err != nil {
+		if err := makeFile(filepath.Join(etc, name), []byte(text), 0o644); err != nil {
 			return err
 		}
 	}
@@ -217,7 +217,7 @@ func copyTree(from, to string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+	if err := makeDir(filepath.Dir(to)); err != nil {
 		return err
 	}
 	switch {
@@ -246,7 +246,7 @@ func copyTree(from, to string) error {
 		if err != nil {
 			return err
 		}
-		if err := os.MkdirAll(to, 0o755); err != nil {
+		if err := makeDir(to); err != nil {
 			return err
 		}
 		for _, e := range entries {
@@ -269,5 +269,32 @@ func copyFile(from, to string, mode fs.FileMode) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(to, b, 0o644|mode.Perm()&0o111)
+	return makeFile(to, b, 0o644|mode.Perm()&0o111)
+}
+
+// makeDir makes a folder, and those above it that are missing. Everyone in a sandbox may look into them: their modes are
+// set, since this process's umask, such as 077, would close what is made without.
+func makeDir(dir string) error {
+	err := os.Mkdir(dir, 0o755)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := makeDir(filepath.Dir(dir)); err != nil {
+			return err
+		}
+		err = os.Mkdir(dir, 0o755)
+	}
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return os.Chmod(dir, 0o755)
+}
+
+// makeFile makes a file with exactly this mode, whatever the umask.
+func makeFile(name string, content []byte, mode fs.FileMode) error {
+	if err := os.WriteFile(name, content, mode); err != nil {
+		return err
+	}
+	return os.Chmod(name, mode)
 }

@@ -42,14 +42,23 @@ func mountPoint(root, guest string, dir bool) error {
 	if err := open(at); err != nil {
 		return fmt.Errorf("making a place for the volume at %s: %w", guest, err)
 	}
-	place := filepath.Join(append([]string{at}, rest...)...)
-	if dir {
-		return os.MkdirAll(place, 0o755)
+	// Modes are set: a umask, such as 077, would close to the sandbox's users what is made without.
+	for i, name := range rest {
+		at = filepath.Join(at, name)
+		if mode := os.FileMode(0o644); i == len(rest)-1 && !dir {
+			if err := os.WriteFile(at, nil, mode); err != nil {
+				return err
+			}
+			return os.Chmod(at, mode)
+		}
+		if err := os.Mkdir(at, 0o755); err != nil {
+			return err
+		}
+		if err := os.Chmod(at, 0o755); err != nil {
+			return err
+		}
 	}
-	if err := os.MkdirAll(filepath.Dir(place), 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(place, nil, 0o644)
+	return nil
 }
 
 // open covers a directory by one with the same entries, to which others can be
