@@ -385,7 +385,11 @@ func printRun(env *command.Env, w io.Writer, t *runs.Task) error {
 		if m.Priced {
 			cost = fmt.Sprintf(", %.2f USD", float64(m.MicroUSD)/1e6)
 		}
-		fmt.Fprintf(env.Stderr, "models: %d calls, %d tokens in, %d out%s\n", m.Requests, m.Input+m.CacheRead+m.CacheWrite, m.Output, cost)
+		first := ""
+		if m.Requests > 0 {
+			first = fmt.Sprintf(", the first after %.1f s", float64(m.FirstMS)/1000)
+		}
+		fmt.Fprintf(env.Stderr, "models: %d calls%s, %d tokens in, %d out%s\n", m.Requests, first, m.Input+m.CacheRead+m.CacheWrite, m.Output, cost)
 	}
 	if n := len(t.Applied); n > 0 {
 		fmt.Fprintf(env.Stderr, "applied: %d files in %s\n", n, safe.Safe(t.Repo))

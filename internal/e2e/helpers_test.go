@@ -238,11 +238,23 @@ type task struct {
 		Bytes     int64 `json:"bytes"`
 		Truncated bool  `json:"truncated"`
 	} `json:"output"`
-	Applied []string   `json:"applied"`
-	Notes   []string   `json:"notes"`
-	Dir     string     `json:"dir"`
-	Started time.Time  `json:"started_at"`
-	Ended   *time.Time `json:"ended_at"`
+	Agent  string `json:"agent"`
+	Models *struct {
+		Requests   int64 `json:"requests"`
+		First      int64 `json:"first_ms"`
+		Input      int64 `json:"input"`
+		Output     int64 `json:"output"`
+		CacheRead  int64 `json:"cache_read"`
+		CacheWrite int64 `json:"cache_write"`
+		MicroUSD   int64 `json:"micro_usd"`
+		Priced     bool  `json:"priced"`
+	} `json:"models"`
+	Suggested []string   `json:"suggested_rules"`
+	Applied   []string   `json:"applied"`
+	Notes     []string   `json:"notes"`
+	Dir       string     `json:"dir"`
+	Started   time.Time  `json:"started_at"`
+	Ended     *time.Time `json:"ended_at"`
 }
 
 func decodeTask(t *testing.T, doc string) *task {

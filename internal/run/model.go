@@ -42,6 +42,10 @@ type modeled struct {
 	serve    func(context.Context, net.Conn)
 	end      func(context.Context) error
 	requests atomic.Int64
+	// began is when the command was started, and first when it first called a model, as durations since there is the lease;
+	// 0: not yet.
+	since        time.Time
+	began, first atomic.Int64
 	// uncounted are tokens that could not be written down.
 	uncounted atomic.Int64
 	url       string // of the broker, once the sandbox is there
@@ -53,6 +57,8 @@ type modeled struct {
 // ModelUse is what the models were asked for in a run.
 type ModelUse struct {
 	Requests int64 `json:"requests"`
+	// FirstMS is how long the command took until its first call, in milliseconds; 0 if it made none.
+	FirstMS int64 `json:"first_ms"`
 	broker.Usage
 }
 
@@ -78,7 +84,7 @@ func (s *state) takeModels(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("recording the run's model lease: %w", err)
 	}
-	m.token, m.id = token, lease.ID
+	m.token, m.id, m.since = token, lease.ID, time.Now()
 	s.Redact.Add(redact.Pair{Secret: token, Instead: "[the run's model lease]", Name: modelLeaseName})
 	if err := s.audit.log.Append(ctx, audit.Record{Action: audit.LeaseIssue, Object: lease.ID, Decision: store.Allowed, Caller: s.CreatedBy, RunID: s.task.ID}); err != nil {
 		return err
@@ -120,6 +126,7 @@ const modelLeaseName = "the run's model lease"
 
 // recordCall writes a model call down before it is sent, or that it was refused.
 func (s *state) recordCall(ctx context.Context, w *audit.Writer, c broker.Call) error {
+	s.models.first.CompareAndSwap(0, int64(time.Since(s.models.since)))
 	input := map[string]any{"endpoint": c.Endpoint}
 	if c.Stream {
 		input["stream"] = true
@@ -194,6 +201,9 @@ func (s *state) leaveModels(ctx context.Context) error {
 			s.note("%d tokens are missing in ravi usage, since they could not be written down; events.jsonl says why", n)
 		}
 		s.task.Models = &ModelUse{Requests: m.requests.Load(), Usage: m.broker.Usage()}
+		if first := m.first.Load(); first > 0 {
+			s.task.Models.FirstMS = time.Duration(first - m.began.Load()).Milliseconds()
+		}
 	}
 	return errors.Join(append(errs, s.audit.log.Append(ctx, audit.Record{Action: audit.LeaseRevoke, Object: m.id, Decision: store.Allowed, RunID: s.task.ID, Reason: "the run ended"}))...)
 }

@@ -519,6 +519,7 @@ func (s *state) command(ctx context.Context) error {
 	if s.Timeout > 0 {
 		c.Timeout = &s.Timeout
 	}
+	s.models.began.Store(int64(time.Since(s.models.since)))
 	p, err := s.sb.Start(ctx, c)
 	switch {
 	case errors.Is(err, sandbox.ErrCommandNotFound), errors.Is(err, sandbox.ErrNotExecutable):
