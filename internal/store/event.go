@@ -34,6 +34,10 @@ const (
 
 	EventModelLeaseBegun = "model_lease.begun" // data: providers, models
 	EventModelLeaseEnded = "model_lease.ended" // data: reason
+
+	// The object is the run.
+	EventApprovalAsked   = "approval.asked"   // data: id, status, tool, family, never the command
+	EventApprovalChanged = "approval.changed" // data: the same
 )
 
 // Event is something that happened, for those who listen.

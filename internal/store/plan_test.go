@@ -59,7 +59,7 @@ func TestPlans(t *testing.T) {
 	r := &Store{db: db, reads: &reader{db: db}} // none is prepared, so each is seen
 
 	const limit = 10
-	whole := "runs sandboxes agents sessions tasks keys" // what lists of everything may go along
+	whole := "runs sandboxes agents sessions tasks keys approvals" // what lists of everything may go along
 	for name, list := range map[string]func() error{
 		"runs":             func() error { return second(r.ListRuns(ctx, RunFilter{Limit: limit})) },
 		"runs, page":       func() error { return second(r.ListRuns(ctx, RunFilter{Before: w.run.ID, Limit: limit})) },
@@ -139,9 +139,21 @@ func TestPlans(t *testing.T) {
 		"leases, live": func() error { return second(r.LiveLeases(ctx)) },
 		"model leases": func() error { return second(r.LiveModelLeases(ctx)) },
 		"model lease":  func() error { return second(r.ModelLease(ctx, w.model.ID[:12])) },
-		"usage":        func() error { return second(r.ModelUsage(ctx, UsageFilter{By: ByModel, Limit: limit})) },
-		"usage, since": func() error { return second(r.ModelUsage(ctx, UsageFilter{By: ByDay, Since: Now()})) },
-		"usage, run":   func() error { return second(r.ModelUsage(ctx, UsageFilter{By: ByModel, RunID: "a"})) },
+		"approvals":    func() error { return second(r.ListApprovals(ctx, ApprovalFilter{Limit: limit})) },
+		"approvals, page": func() error {
+			return second(r.ListApprovals(ctx, ApprovalFilter{Before: w.approval.ID, Limit: limit}))
+		},
+		"approvals, pending": func() error { return second(r.ListApprovals(ctx, ApprovalFilter{Pending: true, At: Now()})) },
+		"approvals, live":    func() error { return second(r.ListApprovals(ctx, ApprovalFilter{Live: true})) },
+		"approvals, run":     func() error { return second(r.ListApprovals(ctx, ApprovalFilter{RunID: "a", Limit: limit})) },
+		"approvals, pending, run": func() error {
+			return second(r.ListApprovals(ctx, ApprovalFilter{RunID: "a", Pending: true, At: Now()}))
+		},
+		"approvals, runs": func() error { return second(r.ListApprovals(ctx, ApprovalFilter{RunIDs: []string{"a", "b"}})) },
+		"approval":        func() error { return second(r.Approval(ctx, w.approval.ID)) },
+		"usage":           func() error { return second(r.ModelUsage(ctx, UsageFilter{By: ByModel, Limit: limit})) },
+		"usage, since":    func() error { return second(r.ModelUsage(ctx, UsageFilter{By: ByDay, Since: Now()})) },
+		"usage, run":      func() error { return second(r.ModelUsage(ctx, UsageFilter{By: ByModel, RunID: "a"})) },
 		"usage, of": func() error {
 			return second(r.ModelUsage(ctx, UsageFilter{By: ByRun, Of: []string{"a", "b*"}, Since: Now()}))
 		},
@@ -204,6 +216,8 @@ type world struct {
 	key     Key
 	lease   Lease
 	model   ModelLease
+
+	approval Approval
 }
 
 func fillOnce(t testing.TB, s *Store) (w world) {
@@ -243,6 +257,8 @@ func fillOnce(t testing.TB, s *Store) (w world) {
 	})
 	must(err)
 	must(s.AddModelUsage(ctx, w.model.ID, "anthropic", "claude-1", ModelUse{Requests: 1, Input: 2}))
+	w.approval, err = s.InsertApproval(ctx, Approval{RunID: w.run.ID, Tool: "exec", Digest: w.model.Hash, Command: "npm publish", ExpiresAt: Now().Add(time.Hour)})
+	must(err)
 	return w
 }
 

@@ -47,6 +47,9 @@ func child(ctx context.Context, home string) error {
 	if author := os.Getenv(authorVariable); author != "" {
 		return writeMany(ctx, s, author)
 	}
+	if os.Getenv(usingVariable) != "" {
+		return useAll(ctx, s)
+	}
 	if os.Getenv("RAVI_STORE_TEST_DIE") != "" {
 		b, err := s.InsertSandbox(ctx, Sandbox{Backend: "gvisor"})
 		if err != nil {

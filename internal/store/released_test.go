@@ -105,6 +105,14 @@ func TestReleasedSchemas(t *testing.T) {
 					t.Errorf("the leases: %+v, %v", old, err)
 				}
 			}
+			if version >= 4 {
+				if l, err := s.LiveModelLeases(ctx); err != nil || len(l) != 1 || l[0].Limits.USD != 1.5 {
+					t.Errorf("the model leases: %+v, %v", l, err)
+				}
+				if used, err := s.ModelUsage(ctx, UsageFilter{By: ByModel}); err != nil || len(used) != 1 {
+					t.Errorf("what was used of models: %+v, %v", used, err)
+				}
+			}
 			if err := s.Check(ctx); err != nil {
 				t.Error(err)
 			}
