@@ -35,6 +35,8 @@ func runAgent(ctx context.Context, env *command.Env, in *runInput, o *runs.Optio
 		switch {
 		case len(in.Command) == 0:
 			return nothingToRun(in.Task)
+		case in.Resume != "":
+			return command.Usage("--resume goes on with the conversation of an agent program, and there is none", "name the one that had it, such as --agent claude")
 		case in.Model != "" || in.Tokens != 0 || in.USD != 0 || in.Record:
 			return command.Usage("--model, --max-tokens, --max-usd and --record are about an agent program, and there is none", "add --agent, such as --agent command for a command of yours")
 		}

@@ -75,6 +75,7 @@ type runsCreateInput struct {
 	Ref      string            `json:"ref" flag:"ref" value:"REF" host:"none" usage:"start from this branch, tag or commit, not from the work tree"`
 	Task     string            `json:"task" flag:"task" value:"TEXT" host:"none" usage:"what is to be done; the command finds it in TASK.md"`
 	Agent    string            `json:"agent" flag:"agent" value:"AGENT" host:"none" usage:"a program that does the task, such as claude, or an agent of ravi agents that it is for"`
+	Resume   string            `json:"resume" flag:"resume" value:"RUN" host:"none" usage:"have the agent program go on with its conversation of that run, which has ended"`
 	Model    string            `json:"model" flag:"model" value:"NAME" host:"none" usage:"the model that the agent program asks for"`
 	Tokens   int64             `json:"max_tokens" flag:"max-tokens" value:"N" host:"size" usage:"how many tokens it may use, in and out"`
 	USD      float64           `json:"max_usd" flag:"max-usd" value:"DOLLARS" host:"size" usage:"what its models may cost"`
@@ -98,7 +99,7 @@ type runsCreateInput struct {
 
 func (in runsCreateInput) run() runInput {
 	return runInput{
-		Repo: in.Repo, Ref: in.Ref, Task: in.Task, Agent: in.Agent, Model: in.Model, Tokens: in.Tokens, USD: in.USD, Record: in.Record, Session: in.Session, TaskID: in.TaskID, Context: in.Context, Connect: in.Connect,
+		Repo: in.Repo, Ref: in.Ref, Task: in.Task, Agent: in.Agent, Resume: in.Resume, Model: in.Model, Tokens: in.Tokens, USD: in.USD, Record: in.Record, Session: in.Session, TaskID: in.TaskID, Context: in.Context, Connect: in.Connect,
 		Backend: in.Backend, Image: in.Image, CPUs: in.CPUs, Memory: in.Memory, Disk: in.Disk, Timeout: in.Timeout, Env: in.Env, Volumes: in.Volumes,
 		AllowNet: in.AllowNet, Secrets: in.Secrets, Command: in.Command,
 	}
@@ -168,6 +169,9 @@ func createRun(ctx context.Context, env *command.Env, in runsCreateInput) (run s
 	input.TaskID = o.TaskID
 	if o.TaskID != "" {
 		input.Task = ""
+	}
+	if o.Agent != nil && o.Agent.Resume != nil {
+		input.Resume = o.Agent.Resume.RunID
 	}
 	told := order{RunID: run.ID, Input: input}
 	if key := env.Caller.Key; key != nil {

@@ -35,7 +35,8 @@ is killed. With --secret it can use a credential that it does not get.
 With --agent claude (codex, gemini, opencode, pi) an agent program does --task.
 It calls its model through Ravi and never has the key, which is taken from
 ANTHROPIC_API_KEY (OPENAI_API_KEY, GEMINI_API_KEY) here, or from ravi secrets. A
-command of yours gets the same with --agent command.
+command of yours gets the same with --agent command. With --resume a program
+goes on with its conversation of an earlier run, on the repository as it is now.
 
 The outcome stays in runs/<id> below Ravi's home: task.json, changes.patch,
 TASK.md, events.jsonl and logs/.
@@ -45,6 +46,7 @@ The exit code is CMD's own; 124 when its time ran out, 137 when its memory did,
 decided.`,
 		Examples: []command.Example{
 			{What: "have Claude Code do a task", Line: `ravi sandbox run --agent claude --task "fix the bug Maria reported"`},
+			{What: "and go on with that conversation", Line: `ravi sandbox run --agent claude --resume run01jf --task "add a test"`},
 			{What: "see what a command would change", Line: "ravi sandbox run -- make fmt"},
 			{What: "and take it over", Line: "ravi sandbox run --apply -- make fmt"},
 			{What: "another repository, a branch of it, at most ten minutes", Line: "ravi sandbox run --repo ~/src/app --ref main --timeout 10m -- npm test"},
@@ -65,6 +67,7 @@ type runInput struct {
 	Task     string            `json:"task" flag:"task" value:"TEXT" host:"none" usage:"what is to be done; the command finds it in TASK.md"`
 	TaskFile string            `json:"task_file" flag:"task-file" value:"FILE" host:"path" usage:"the same, from a file"`
 	Agent    string            `json:"agent" flag:"agent" value:"AGENT" host:"none" usage:"a program that does the task: claude, codex, gemini, opencode, pi, or command with CMD; or an agent of ravi agents that it is for"`
+	Resume   string            `json:"resume" flag:"resume" value:"RUN" host:"none" usage:"have the agent program go on with its conversation of that run, which has ended"`
 	Model    string            `json:"model" flag:"model" value:"NAME" host:"none" usage:"the model that the agent program asks for"`
 	Tokens   int64             `json:"max_tokens" flag:"max-tokens" value:"N" host:"size" usage:"how many tokens it may use, in and out"`
 	USD      float64           `json:"max_usd" flag:"max-usd" value:"DOLLARS" host:"size" usage:"what its models may cost; needs prices in models of config.json"`
@@ -190,6 +193,9 @@ func runOptions(ctx context.Context, env *command.Env, in runInput, from sources
 		return o, err
 	}
 	if err := boundRun(ctx, env, &o); err != nil {
+		return o, err
+	}
+	if err := runResume(ctx, env, in, &o); err != nil {
 		return o, err
 	}
 	if err := runModels(ctx, env, in, from, &o); err != nil {

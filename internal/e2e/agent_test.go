@@ -53,11 +53,16 @@ func (w *world) withAgent(name string) {
 // provider plays a script on loopback, and wants the canary in a header.
 func provider(t *testing.T, header string, turns ...modeltest.Turn) (url string, s *modeltest.Server) {
 	t.Helper()
+	return providerOf(t, header, modeltest.Script{Turns: turns})
+}
+
+func providerOf(t *testing.T, header string, script modeltest.Script) (url string, s *modeltest.Server) {
+	t.Helper()
 	value := canary
 	if header == "Authorization" {
 		value = "Bearer " + canary
 	}
-	s = modeltest.New(modeltest.Script{Turns: turns}, modeltest.WithKey(header, value))
+	s = modeltest.New(script, modeltest.WithKey(header, value))
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	over := make(chan error, 1)
@@ -73,6 +78,32 @@ func provider(t *testing.T, header string, turns ...modeltest.Turn) (url string,
 	return "http://" + l.Addr().String(), s
 }
 
+// agentCase is an agent program, and how it is told of its provider.
+type agentCase struct{ name, header, base, key, model string }
+
+// args have it do a task.
+func (c agentCase) args(task string, more ...string) []string {
+	args := append([]string{"--agent", c.name, "--task", task}, more...)
+	if c.model != "" {
+		args = append(args, "--model", c.model)
+	}
+	return args
+}
+
+// tried are the programs that the tests try. Each is hundreds of megabytes to fetch: RAVI_TEST_AGENTS names them, or all.
+func tried() []agentCase {
+	named := cmp.Or(os.Getenv("RAVI_TEST_AGENTS"), "claude,codex")
+	return slices.DeleteFunc([]agentCase{
+		{"claude", "X-Api-Key", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", ""},
+		{"codex", "Authorization", "OPENAI_BASE_URL", "OPENAI_API_KEY", "scripted-1"},
+		{"gemini", "X-Goog-Api-Key", "GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY", ""},
+		{"opencode", "Authorization", "OPENAI_BASE_URL", "OPENAI_API_KEY", "scripted-1"},
+		{"pi", "Authorization", "OPENAI_BASE_URL", "OPENAI_API_KEY", "scripted-1"},
+	}, func(c agentCase) bool {
+		return named != "all" && !slices.Contains(strings.Split(named, ","), c.name)
+	})
+}
+
 // lookForKey is a command that looks everywhere inside for the provider's key, in halves here so that it does not find
 // itself.
 const lookForKey = `a=sk-ant-api03; b=-canary-0123; ` +
@@ -83,19 +114,7 @@ const lookForKey = `a=sk-ant-api03; b=-canary-0123; ` +
 // Each agent program does a task in a sandbox without network: its model is reached by the broker, the patch comes out,
 // what it used is metered, no other name is tried, and the key is nowhere.
 func TestAgentPrograms(t *testing.T) {
-	for _, c := range []struct {
-		name, header, base, key, model string
-	}{
-		{"claude", "X-Api-Key", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", ""},
-		{"codex", "Authorization", "OPENAI_BASE_URL", "OPENAI_API_KEY", "scripted-1"},
-		{"gemini", "X-Goog-Api-Key", "GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY", ""},
-		{"opencode", "Authorization", "OPENAI_BASE_URL", "OPENAI_API_KEY", "scripted-1"},
-		{"pi", "Authorization", "OPENAI_BASE_URL", "OPENAI_API_KEY", "scripted-1"},
-	} {
-		// Each is hundreds of megabytes to fetch. RAVI_TEST_AGENTS names those that are tried, or all.
-		if named := cmp.Or(os.Getenv("RAVI_TEST_AGENTS"), "claude,codex"); named != "all" && !slices.Contains(strings.Split(named, ","), c.name) {
-			continue
-		}
+	for _, c := range tried() {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t)
 			w.withAgent(c.name)
@@ -103,11 +122,7 @@ func TestAgentPrograms(t *testing.T) {
 				modeltest.Turn{modeltest.Text("I look around."), modeltest.Shell(lookForKey)},
 				modeltest.Turn{modeltest.Text("All is done."), modeltest.Uses(modeltest.Usage{Input: 1000, Output: 20})})
 			w.env = []string{c.key + "=" + canary, c.base + "=" + url}
-			args := []string{"--agent", c.name, "--task", "make hello.txt"}
-			if c.model != "" {
-				args = append(args, "--model", c.model)
-			}
-			run := w.run(plain(t), args...).want(0)
+			run := w.run(plain(t), c.args("make hello.txt")...).want(0)
 
 			patch := run.file("changes.patch")
 			for _, want := range []string{"+hello", "+rlease_"} {

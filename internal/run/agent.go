@@ -25,6 +25,8 @@ type Agent struct {
 	// Path is the program's: beneath Dir, or a name that the image's PATH has.
 	Path  string
 	Model string
+	// Resume is the conversation that it goes on with; nil: a new one.
+	Resume *Resume
 	// Tell hears what it says and does, without secrets; may be nil.
 	Tell func(adapter.Event)
 }
@@ -60,17 +62,20 @@ func (s *state) agentPath() string {
 // launch lays out what the program needs, and says how it is started.
 func (s *state) launch(ctx context.Context) (adapter.Launch, error) {
 	a := s.Agent
-	home := "/home/" + s.sb.User()
-	if s.sb.Backend() == sandbox.BackendHost {
-		// The user's own files are none of the program's business.
-		home = path.Join(path.Dir(s.sb.Workspace()), "home")
-	}
+	home := s.agentHome()
 	calls := s.Models.Providers[0]
-	l, err := a.Program.Launch(adapter.Setup{
+	setup := adapter.Setup{
 		Prompt: s.Task, ContextDir: s.sb.ContextDir(), BaseURL: s.models.url + "/" + calls.Name, Token: s.models.token, Model: a.Model,
 		Path: s.agentPath(), Home: home, Command: s.Command, Dialect: string(calls.Dialect), WebSearch: s.Models.Grants[check.WebSearch],
-	})
+	}
+	if a.Resume != nil {
+		setup.Resume = a.Resume.ID
+	}
+	l, err := a.Program.Launch(setup)
 	if err != nil {
+		return l, err
+	}
+	if err := s.giveConversation(ctx); err != nil {
 		return l, err
 	}
 	l.Env = maps.Clone(l.Env)

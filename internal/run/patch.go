@@ -286,8 +286,8 @@ func copyFolder(from, dir string) error {
 		if d.IsDir() {
 			return os.MkdirAll(to, 0o755)
 		}
-		if rel == HeldFile {
-			return nil // it stays where it is held
+		if rel == HeldFile || rel == StateFile {
+			return nil // it stays where it is held, and where --resume looks for it
 		}
 		return copyFile(p, to)
 	})

@@ -179,7 +179,7 @@ func run(ctx context.Context, o Options) (*Task, error) {
 		Limits: limits(o.Config), Dir: dir.dir, StartedAt: store.Now(),
 	}}
 	if o.Agent != nil {
-		s.task.Agent = o.Agent.Program.Name
+		s.task.Agent, s.task.Conversation = o.Agent.Program.Name, o.Agent.conversation()
 	}
 	if err := dir.write(TaskTextFile, []byte(o.Task)); err != nil {
 		return nil, fmt.Errorf("writing the run's folder: %w", err)
@@ -356,6 +356,7 @@ func (s *state) all(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), wrapUp, fmt.Errorf("it took more than %v", wrapUp))
 	defer cancel()
 	err = errors.Join(err, s.bringOut(ctx))
+	s.keepConversation(ctx, work)
 	if err == nil && s.Apply && s.task.Patch != nil && s.task.Patch.Files > 0 {
 		err = s.step("apply", "Apply to the work tree", func() error { return s.apply(ctx) })
 	}
@@ -502,7 +503,9 @@ func (s *state) command(ctx context.Context) error {
 		show = events
 		defer func() {
 			events.Close()
-			s.judge(last())
+			end := last()
+			s.judge(end)
+			s.converse(end)
 		}()
 	}
 	out, err := newLog(s.dir.path(filepath.Join(LogsDir, "stdout.log")), show, s.Redact)

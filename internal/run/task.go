@@ -22,6 +22,7 @@ const (
 	EventsFile   = "events.jsonl"       // what happened, a line each
 	LogsDir      = "logs"               // what the command wrote
 	ModelsFile   = "models.jsonl"       // what its models were asked and answered, if that is kept
+	StateFile    = "agent-state.tar"    // what the agent program kept of its conversation, as the guest packed it
 )
 
 // Task is task.json: the outcome of a run.
@@ -53,6 +54,8 @@ type Task struct {
 	// Agent is the agent program that did the task, Models what the models were asked for.
 	Agent  string    `json:"agent,omitempty"`
 	Models *ModelUse `json:"models,omitempty"`
+	// Conversation is there where the agent program keeps any.
+	Conversation *Conversation `json:"conversation,omitempty"`
 	// Applied are the paths that --apply changed in the user's tree.
 	Applied []string `json:"applied,omitempty"`
 	// Suggested are rules for allow_net that would have allowed what the
