@@ -12,7 +12,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
 
 	"ravi/internal/guestapi"
@@ -132,9 +131,9 @@ func (w *wiring) closeAll() {
 func (p *proc) wire(spec startSpec, attr *syscall.ProcAttr) (*wiring, error) {
 	w := &wiring{sources: make(map[stream]*os.File)}
 	if spec.size != nil {
-		master, slave, err := pty.Open()
+		master, slave, err := openTerminal()
 		if err != nil {
-			return nil, fmt.Errorf("open a terminal: %w", err)
+			return nil, err
 		}
 		w.child = []*os.File{slave}
 		w.sources[terminal] = master
@@ -444,16 +443,6 @@ func (p *proc) closeStdin() error {
 	}
 	if err := p.stdin.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
 		return fmt.Errorf("close stdin of process %d: %w", p.pid, err)
-	}
-	return nil
-}
-
-// setSize sets a terminal's size; the kernel tells the programs on it.
-func setSize(master *os.File, size *process.PTY_Size) error {
-	clamp := func(n uint32) uint16 { return uint16(min(n, 1<<16-1)) }
-	err := pty.Setsize(master, &pty.Winsize{Cols: clamp(size.GetCols()), Rows: clamp(size.GetRows())})
-	if err != nil {
-		return fmt.Errorf("set the terminal's size: %w", err)
 	}
 	return nil
 }

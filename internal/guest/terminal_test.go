@@ -1,9 +1,12 @@
 package guest
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 	"golang.org/x/sys/unix"
@@ -76,5 +79,65 @@ func TestTerminal(t *testing.T) {
 		if !strings.HasSuffix(r.pty.String(), "\r\n1000\r\n") {
 			t.Errorf("output is %q", r.pty.String())
 		}
+	})
+}
+
+// TestTerminalWaitsForNothing: what is asked of a terminal's master is never waited for in the kernel, where it could not
+// be given up; also not once the terminal was given a size.
+func TestTerminalWaitsForNothing(t *testing.T) {
+	master, slave, err := openTerminal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer master.Close()
+	defer slave.Close()
+	if err := setSize(master, &process.PTY_Size{Cols: 80, Rows: 24}); err != nil {
+		t.Fatal(err)
+	}
+	returns := func(t *testing.T, what func()) {
+		t.Helper()
+		done := make(chan struct{})
+		go func() { what(); close(done) }()
+		select {
+		case <-done:
+		case <-time.After(time.Minute):
+			slave.Close() // hangs up, so that it ends
+			t.Fatal("it waits")
+		}
+	}
+	t.Run("for what else there is", func(t *testing.T) {
+		returns(t, func() {
+			if n := available(master, make([]byte, 10)); n != 0 {
+				t.Errorf("%d bytes of nothing", n)
+			}
+		})
+	})
+	t.Run("for output, after a deadline", func(t *testing.T) {
+		if err := master.SetReadDeadline(time.Unix(1, 0)); err != nil {
+			t.Fatal(err)
+		}
+		returns(t, func() {
+			if _, err := master.Read(make([]byte, 10)); !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("error is %v", err)
+			}
+		})
+	})
+	t.Run("for a program that does not read", func(t *testing.T) {
+		settings, err := unix.IoctlGetTermios(int(slave.Fd()), unix.TCGETS)
+		if err != nil {
+			t.Fatal(err)
+		}
+		settings.Lflag &^= unix.ICANON | unix.ECHO // which would drop what is too much
+		if err := unix.IoctlSetTermios(int(slave.Fd()), unix.TCSETS, settings); err != nil {
+			t.Fatal(err)
+		}
+		p := &proc{master: master, exited: make(chan struct{})}
+		canceled := make(chan struct{})
+		close(canceled)
+		returns(t, func() {
+			if err := p.writeInput(make([]byte, 1<<20), true, canceled); !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("error is %v", err)
+			}
+		})
 	})
 }
