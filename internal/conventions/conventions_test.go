@@ -25,7 +25,7 @@ var layers = [][]string{
 	{"internal/guard", "internal/connected"},
 	{"internal/store", "internal/config", "internal/rootfs", "internal/gitbox", "internal/guestapi", "internal/secret"},
 	{"internal/guest", "internal/network", "internal/audit", "internal/contextkey", "internal/snapshot", "internal/broker"},
-	{"internal/keeper"},
+	{"internal/keeper", "internal/approval"},
 	{"internal/relay"},
 	{"internal/backend"},
 	{"sandbox"},

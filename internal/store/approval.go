@@ -164,10 +164,7 @@ func approvalData(a Approval) data {
 // DecideApproval grants or denies an approval, named by its full id, that is pending, has not expired, and whose run is not
 // over. All else is refused with ErrFinal, and changes nothing.
 func (s *Store) DecideApproval(ctx context.Context, id string, d ApprovalDecision) (Approval, error) {
-	if d.By == "" {
-		return Approval{}, fmt.Errorf("a decision of nobody is %w", ErrInvalid)
-	}
-	if err := checkLines(line{"the name of who decided", d.By}, line{"the note", d.Note}); err != nil {
+	if err := d.Check(); err != nil {
 		return Approval{}, err
 	}
 	return s.changeApproval(ctx, id, func(tx *sql.Tx, a *Approval) error {
@@ -203,6 +200,14 @@ func (s *Store) UseApproval(ctx context.Context, id, runID, digest string, at ti
 		a.Status, a.EndedAt = ApprovalUsed, &ended
 		return nil
 	})
+}
+
+// Check says what of a decision cannot be recorded.
+func (d ApprovalDecision) Check() error {
+	if d.By == "" {
+		return fmt.Errorf("a decision of nobody is %w", ErrInvalid)
+	}
+	return checkLines(line{"the name of who decided", d.By}, line{"the note", d.Note})
 }
 
 // mayStill says whether an approval can still come to something.
