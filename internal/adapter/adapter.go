@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -44,6 +45,29 @@ type Program struct {
 	launch func(Setup) Launch
 	reader func(*scribe) func(line []byte)
 	exits  map[int]string // what its exit codes mean
+}
+
+// ErrNode says that there is no Node.js, or none that is new enough.
+var ErrNode = errors.New("no fitting Node.js")
+
+var nodeVersion = regexp.MustCompile(`^v([0-9]{1,6})\.[0-9]+\.[0-9]+`)
+
+// CheckNode says whether a program can run on a Node.js, by what node --version says; nothing: there is none. Its error
+// waits for a place to be named behind it.
+func (p Program) CheckNode(said string) error {
+	if p.Node == 0 {
+		return nil
+	}
+	have := "there is none"
+	if found := nodeVersion.FindStringSubmatch(said); found != nil {
+		if release, err := strconv.Atoi(found[1]); err == nil && release >= p.Node {
+			return nil
+		}
+		have = "there is " + found[0]
+	} else if said != "" {
+		have = fmt.Sprintf("what there is says %.40q", said)
+	}
+	return fmt.Errorf("%w: %s needs release %d or newer, and %s", ErrNode, p.Title, p.Node, have)
 }
 
 // Setup is what a program is started with.

@@ -83,7 +83,7 @@ func programHere(p adapter.Program, home, backend string, m models) agentProgram
 		return a
 	}
 	i, err := install.Find(home, p)
-	switch at, ok := inImage(p, backend); {
+	switch at, ok := inImage(p.Name, backend); {
 	case err == nil:
 		a.Version, a.From, a.Path = i.Version, fromInstalled, i.Dir
 		return a

@@ -60,17 +60,16 @@ func TestInImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir+":/usr/bin")
-	p := adapter.Program{Name: "claude"}
-	if at, ok := inImage(p, sandbox.BackendAuto); ok {
+	if at, ok := inImage("claude", sandbox.BackendAuto); ok {
 		t.Errorf("the image has %s", at)
 	}
-	if at, ok := inImage(p, sandbox.BackendHost); !ok || at != filepath.Join(dir, "claude") {
+	if at, ok := inImage("claude", sandbox.BackendHost); !ok || at != filepath.Join(dir, "claude") {
 		t.Errorf("the host: %s, %v", at, ok)
 	}
-	if at, ok := inImage(adapter.Program{Name: "env"}, sandbox.BackendAuto); !ok || at != "/usr/bin/env" {
+	if at, ok := inImage("env", sandbox.BackendAuto); !ok || at != "/usr/bin/env" {
 		t.Errorf("the image has no env: %s, %v", at, ok)
 	}
-	if _, ok := inImage(adapter.Program{Name: "no-such-program"}, sandbox.BackendHost); ok {
+	if _, ok := inImage("no-such-program", sandbox.BackendHost); ok {
 		t.Error("what is nowhere is there")
 	}
 }

@@ -154,8 +154,8 @@ func programOf(ctx context.Context, env *command.Env, in *runInput, st *store.St
 
 // inImage finds a program among the host's tools. They are what the image has as far as they lie in /usr, links to
 // elsewhere left out; on the host itself all of them count.
-func inImage(p adapter.Program, backend string) (at string, ok bool) {
-	at, err := exec.LookPath(p.Name)
+func inImage(name, backend string) (at string, ok bool) {
+	at, err := exec.LookPath(name)
 	if err != nil {
 		return "", false
 	}
@@ -168,6 +168,9 @@ func inImage(p adapter.Program, backend string) (at string, ok bool) {
 
 // findProgram looks for the program: installed by Ravi, or a part of the image.
 func findProgram(ctx context.Context, env *command.Env, p adapter.Program, a *runs.Agent, o *runs.Options, missing bool) error {
+	if err := checkNode(ctx, env, p, a, o); err != nil {
+		return err
+	}
 	i, err := install.Find(o.Home, p)
 	if err == nil {
 		a.Dir, a.Path = i.Dir, i.Path
@@ -176,7 +179,7 @@ func findProgram(ctx context.Context, env *command.Env, p adapter.Program, a *ru
 	if !errors.Is(err, install.ErrMissing) {
 		return err
 	}
-	if _, ok := inImage(p, o.Config.Backend); ok {
+	if _, ok := inImage(p.Name, o.Config.Backend); ok && hostTools(o) {
 		a.Path = p.Name
 		return nil
 	}

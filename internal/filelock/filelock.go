@@ -1,5 +1,5 @@
-// Package filelock waits for locks on files, which end with the process that holds them. It opens nothing: the file is the
-// caller's.
+// Package filelock takes locks on files, and waits for them; they end with the process that holds them. It opens nothing:
+// the file is the caller's.
 package filelock
 
 import (
@@ -16,11 +16,7 @@ func Wait(ctx context.Context, f *os.File, how int, pause time.Duration, waiting
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
 	for {
-		err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB)
-		if err == nil {
-			return nil
-		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
+		if taken, err := Try(f, how); taken || err != nil {
 			return err
 		}
 		if waiting != nil {
@@ -31,6 +27,20 @@ func Wait(ctx context.Context, f *os.File, how int, pause time.Duration, waiting
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-tick.C:
+		}
+	}
+}
+
+// Try takes the lock on a file if nobody has one that is in the way, and says whether it did.
+func Try(f *os.File, how int) (bool, error) {
+	for {
+		switch err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB); {
+		case err == nil:
+			return true, nil
+		case errors.Is(err, syscall.EWOULDBLOCK):
+			return false, nil
+		case !errors.Is(err, syscall.EINTR):
+			return false, err
 		}
 	}
 }

@@ -49,3 +49,31 @@ func TestWait(t *testing.T) {
 		t.Errorf("no file: %v", err)
 	}
 }
+
+// A lock is taken at once or not at all: readers beside each other, a writer alone.
+func TestTry(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "lock")
+	open := func() *os.File {
+		f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		return f
+	}
+	a, b, c := open(), open(), open()
+	for i, step := range []struct {
+		f    *os.File
+		how  int
+		want bool
+	}{{a, syscall.LOCK_SH, true}, {b, syscall.LOCK_SH, true}, {c, syscall.LOCK_EX, false}, {b, syscall.LOCK_UN, true}, {c, syscall.LOCK_EX, false},
+		{a, syscall.LOCK_UN, true}, {c, syscall.LOCK_EX, true}, {a, syscall.LOCK_SH, false}} {
+		if got, err := Try(step.f, step.how); got != step.want || err != nil {
+			t.Errorf("step %d: %v, %v", i, got, err)
+		}
+	}
+	a.Close()
+	if _, err := Try(a, syscall.LOCK_SH); err == nil {
+		t.Error("a file that is closed can be locked")
+	}
+}

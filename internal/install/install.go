@@ -202,7 +202,13 @@ func Install(ctx context.Context, p adapter.Program, o Options) (i Installed, er
 	if err := os.RemoveAll(i.Dir); err != nil {
 		return i, err
 	}
-	return i, os.Rename(fresh, i.Dir)
+	if err := os.Rename(fresh, i.Dir); err != nil {
+		return i, err
+	}
+	if err := removeOlder(place, p.Version); err != nil && o.Note != nil {
+		o.Note("an older version of it is still there, and could not be removed: " + err.Error())
+	}
+	return i, nil
 }
 
 // hold waits for a lock, and gives what lets go of it.

@@ -90,9 +90,11 @@ func TestInstall(t *testing.T) {
 	if _, err := Find(home, p); !errors.Is(err, ErrMissing) || errors.Is(err, ErrDamaged) {
 		t.Errorf("before: %v", err)
 	}
-	// One that was killed left this.
-	if err := os.MkdirAll(filepath.Join(home, "agents", "tool", "new-dead", "node_modules"), 0o700); err != nil {
-		t.Fatal(err)
+	// One that was killed left this, and an older Ravi another.
+	for _, left := range []string{"new-dead", "1.2.2"} {
+		if err := os.MkdirAll(filepath.Join(home, "agents", "tool", left, "node_modules"), 0o700); err != nil {
+			t.Fatal(err)
+		}
 	}
 	both := make([]Installed, 2)
 	errs := make([]error, 2)

@@ -23,8 +23,10 @@ type Agent struct {
 	// Dir is the folder of this machine where it is installed, which the sandbox sees read-only; empty: the image has it.
 	Dir string
 	// Path is the program's: beneath Dir, or a name that the image's PATH has.
-	Path  string
-	Model string
+	Path string
+	// CheckNode has the image's Node.js looked at before the program is started: it could not be done outside.
+	CheckNode bool
+	Model     string
 	// Resume is the conversation that it goes on with; nil: a new one.
 	Resume *Resume
 	// Tell hears what it says and does, without secrets; may be nil.

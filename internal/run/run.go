@@ -240,26 +240,6 @@ func limits(c sandbox.Config) store.Limits {
 	return store.Limits{CPUs: c.CPUs, MemoryMiB: int64(c.MemoryMiB), DiskMiB: int64(disk) << 10, Pids: sandbox.MaxProcesses}
 }
 
-// failure is what Ravi could not do, at a step.
-type failure struct {
-	step string
-	err  error
-}
-
-func (f *failure) Error() string { return f.err.Error() }
-func (f *failure) Unwrap() error { return f.err }
-
-// hinted is an error with what mends it.
-type hinted struct {
-	error
-	hint string
-}
-
-func (h *hinted) Unwrap() error { return h.error }
-
-// WithHint is err with a hint, for Options.Decide; it becomes the task's.
-func WithHint(err error, hint string) error { return &hinted{err, hint} }
-
 // step does one part of the run, timed and told.
 func (s *state) step(name, title string, f func() error) error {
 	end := func(error) {}
@@ -314,6 +294,11 @@ func (s *state) all(ctx context.Context) (err error) {
 	if err := s.takeModels(ctx); err != nil {
 		return &failure{"models", err}
 	}
+	free, err := s.holdProgram()
+	if err != nil {
+		return &failure{"agent", err}
+	}
+	defer free()
 	// The sandbox starts while the repository is read.
 	opened := make(chan error, 1)
 	var took time.Duration
@@ -342,6 +327,9 @@ func (s *state) all(ctx context.Context) (err error) {
 		s.note("%s", n)
 	}
 	if err := s.step("clone", "Clone inside", func() error { return s.enter(ctx) }); err != nil {
+		return s.ended(ctx, err)
+	}
+	if err := s.checkNode(ctx); err != nil {
 		return s.ended(ctx, err)
 	}
 	stopSaving := s.saveNowAndThen(ctx)
