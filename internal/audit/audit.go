@@ -50,7 +50,8 @@ const (
 	KeyRevoke      = "key.revoke"
 	LeaseIssue     = "lease.issue" // of a run's model lease
 	LeaseRevoke    = "lease.revoke"
-	ModelCall      = "model.call" // a call of a model, before it is sent
+	ModelCall      = "model.call"   // a call of a model, before it is sent
+	ModelAnswer    = "model.answer" // what is kept of the answer to one, where a run keeps it
 	// What became of a command that an agent has to ask for; refuse is of one for which nobody could be asked.
 	ApprovalAsk      = "approval.ask"
 	ApprovalRefuse   = "approval.refuse"
@@ -59,7 +60,6 @@ const (
 	ApprovalUse      = "approval.use" // before the command begins
 	ApprovalExpire   = "approval.expire"
 	ApprovalWithdraw = "approval.withdraw"
-	ModelAnswer      = "model.answer" // what is kept of the answer to one, where a run keeps it
 	// These go before a command's full name, such as tasks.comment: what was decided about a call, and how one ended that
 	// changes something.
 	CommandPrefix = "command."

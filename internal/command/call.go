@@ -58,6 +58,9 @@ func (c *Command) May(env *Env) bool {
 	if c.Self && env.Caller.Key != nil {
 		return true
 	}
+	if c.Judges && env.Caller.RunID() != "" {
+		return false
+	}
 	if c.Scoped || c.object != nil {
 		return env.Caller.Somewhere(c.ask("")) == nil
 	}
@@ -82,6 +85,8 @@ func (c *Command) check(ctx context.Context, env *Env, in any) (object string, e
 	}
 	switch {
 	case c.Self && env.Caller.Key != nil:
+	case c.Judges && env.Caller.RunID() != "":
+		err = noRunJudges(env.Caller)
 	case c.Scoped:
 		err = env.Caller.Somewhere(c.ask(""))
 	case c.object == nil:
@@ -93,7 +98,7 @@ func (c *Command) check(ctx context.Context, env *Env, in any) (object string, e
 		object, err = c.object(ctx, env, in)
 		if missing := errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrAmbiguous); err != nil && !missing {
 			return "", err
-		} else if may := env.Check(ctx, c.ask(object)); missing && may == nil {
+		} else if may := c.may(ctx, env, object); missing && may == nil {
 			return "", err
 		} else {
 			err = may
@@ -110,6 +115,57 @@ func (c *Command) check(ctx context.Context, env *Env, in any) (object string, e
 		}
 	}
 	return object, nil
+}
+
+// may says whether the holder of a key may do it to an object.
+func (c *Command) may(ctx context.Context, env *Env, object string) error {
+	err := env.Check(ctx, c.ask(object))
+	if err == nil && c.Judges {
+		err = env.judges(ctx, c.ask(object))
+	}
+	return err
+}
+
+func noRunJudges(who access.Caller) error {
+	return &access.Denied{Caller: who.Name(), Missing: "somebody outside: no run decides about what runs may do"}
+}
+
+// judges says whether a key may decide about a run. Each key from it upwards is no run's, and names the run or made it: so
+// nobody gives a child what is not its own to give.
+func (e *Env) judges(ctx context.Context, a access.Ask) error {
+	s, err := e.Store(ctx)
+	if err != nil {
+		return err
+	}
+	line, err := s.KeyLineage(ctx, e.Caller.Key.ID)
+	if err != nil {
+		return err
+	}
+	by, err := e.maker(ctx, a.Object)
+	if err != nil {
+		return err
+	}
+	makers := []store.Key{}
+	if by != "" && by != access.Operator {
+		if makers, err = s.KeyLineage(ctx, by); err != nil && !errors.Is(err, store.ErrNotFound) {
+			return err
+		}
+	}
+	for _, k := range line {
+		if k.Kind == store.KeyRun || k.RunID != "" {
+			return noRunJudges(e.Caller)
+		}
+		holds, err := access.ParseCapabilities(k.Capabilities)
+		if err != nil {
+			return err
+		}
+		all, patterns := holds.Objects(a)
+		own := (all || slices.Contains(patterns, access.Own)) && slices.ContainsFunc(makers, func(m store.Key) bool { return m.ID == k.ID })
+		if !own && !access.Matches(patterns, a.Object) {
+			return &access.Denied{Caller: e.Caller.Name(), Missing: a.Capability().String() + ", by name, or a run of its own"}
+		}
+	}
+	return nil
 }
 
 // denied is a refusal as it is told.
@@ -145,9 +201,18 @@ func (e *Env) Check(ctx context.Context, a access.Ask) error {
 
 // made says whether a run or a sandbox, by its full id, was made with the caller's key.
 func (e *Env) made(ctx context.Context, id string) (bool, error) {
+	by, err := e.maker(ctx, id)
+	if err != nil || by == "" {
+		return false, err
+	}
+	return e.Made(ctx, by)
+}
+
+// maker is who made a run or a sandbox, by its full id; empty for what is not there.
+func (e *Env) maker(ctx context.Context, id string) (string, error) {
 	s, err := e.Store(ctx)
 	if err != nil {
-		return false, err
+		return "", err
 	}
 	have, by := "", ""
 	switch {
@@ -161,12 +226,12 @@ func (e *Env) made(ctx context.Context, id string) (bool, error) {
 		have, by = b.ID, b.CreatedBy
 	}
 	if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrAmbiguous) {
-		return false, nil
+		return "", nil
 	}
 	if err != nil || have != id {
-		return false, err
+		return "", err
 	}
-	return e.Made(ctx, by)
+	return by, nil
 }
 
 // Made says whether what somebody made counts as the caller's own: its key did, or one that descends from that. So no key

@@ -76,6 +76,10 @@ type Spec[In, Out any] struct {
 	Scoped bool
 	// Self says that the command tells the caller about itself, and nothing else: every key allows it.
 	Self bool
+	// Judges says that the command decides for people about what a run may do; its object is the run. No run's key may call
+	// it, nor one below. And capabilities count for runs that they name, and for those made with their key: one for
+	// everything is none for what others run.
+	Judges bool
 	// Bounded are the JSON names of host resources that the handler holds against the caller's profile. All others
 	// a caller with a key cannot name.
 	Bounded []string
@@ -97,6 +101,7 @@ type Command struct {
 	Reach    Reach
 	Scoped   bool
 	Self     bool
+	Judges   bool
 	Fields   []Field
 	In, Out  reflect.Type
 
@@ -156,7 +161,7 @@ func (t *Table) Commands() []*Command { return slices.Clone(t.commands) }
 func Add[In, Out any](t *Table, s Spec[In, Out]) {
 	c := &Command{
 		Group: s.Group, Name: s.Name, Aliases: s.Aliases, Summary: s.Summary, Long: s.Long, Examples: s.Examples,
-		Access: s.Access, Reach: s.Reach, Scoped: s.Scoped, Self: s.Self, bounded: s.Bounded, In: reflect.TypeFor[In](), Out: reflect.TypeFor[Out](),
+		Access: s.Access, Reach: s.Reach, Scoped: s.Scoped, Self: s.Self, Judges: s.Judges, bounded: s.Bounded, In: reflect.TypeFor[In](), Out: reflect.TypeFor[Out](),
 		newInput: func() any { in := s.Defaults; return &in },
 		run:      func(ctx context.Context, env *Env, in any) (any, error) { return s.Handler(ctx, env, *in.(*In)) },
 	}
@@ -198,6 +203,8 @@ func (t *Table) check(c *Command, noHandler bool) error {
 		return fmt.Errorf("there is no handler")
 	case c.Self && (c.Access != Read || c.Scoped || c.object != nil):
 		return fmt.Errorf("what tells the caller about itself only reads, and nothing else")
+	case c.Judges && (c.Access != Write || c.object == nil):
+		return fmt.Errorf("what judges a run changes something, and says which run")
 	case c.Scoped && c.object != nil:
 		return fmt.Errorf("it is about one object, or about those that the caller may see")
 	}

@@ -284,17 +284,20 @@ func TestVisible(t *testing.T) {
 		object     string
 		want       bool
 	}{
-		"its task":               {"read:tasks@tsk1", "task.created", "tsk1", true},
-		"another task":           {"read:tasks@tsk1", "task.created", "tsk2", false},
-		"its task, by ls":        {"read:tasks.ls@tsk1", "task.created", "tsk1", false},
-		"to write it":            {"write:tasks@tsk1", "task.created", "tsk1", false},
-		"memory":                 {"read:memory@agt1", "memory.written", "agt1", true},
-		"memory, by its agent":   {"read:agents@agt1", "memory.written", "agt1", false},
-		"the agent, by memory":   {"read:memory@agt1", "agent.created", "agt1", false},
-		"the agent":              {"read:agents@agt1", "agent.created", "agt1", true},
-		"nothing known, and all": {"read:*", "odd.thing", "odd1", false},
-		"nothing, and all":       {"read:*", "odd.thing", "", false},
-		"all":                    {"read:*", "run.created", "run1", true},
+		"its task":                {"read:tasks@tsk1", "task.created", "tsk1", true},
+		"another task":            {"read:tasks@tsk1", "task.created", "tsk2", false},
+		"its task, by ls":         {"read:tasks.ls@tsk1", "task.created", "tsk1", false},
+		"to write it":             {"write:tasks@tsk1", "task.created", "tsk1", false},
+		"memory":                  {"read:memory@agt1", "memory.written", "agt1", true},
+		"memory, by its agent":    {"read:agents@agt1", "memory.written", "agt1", false},
+		"the agent, by memory":    {"read:memory@agt1", "agent.created", "agt1", false},
+		"an approval":             {"read:approvals@run1", "approval.asked", "run1", true},
+		"an approval, by its run": {"read:runs@run1", "approval.asked", "run1", false},
+		"the run, by approvals":   {"read:approvals@run1", "run.changed", "run1", false},
+		"the agent":               {"read:agents@agt1", "agent.created", "agt1", true},
+		"nothing known, and all":  {"read:*", "odd.thing", "odd1", false},
+		"nothing, and all":        {"read:*", "odd.thing", "", false},
+		"all":                     {"read:*", "run.created", "run1", true},
 	} {
 		if got := visible(t.Context(), &command.Env{Caller: callerOf(t, c.capability)}, store.Event{Kind: c.kind, Object: c.object}); got != c.want {
 			t.Errorf("%s: %v", name, got)

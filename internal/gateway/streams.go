@@ -371,6 +371,9 @@ func visible(ctx context.Context, env *command.Env, e store.Event) bool {
 	if strings.HasPrefix(e.Kind, "memory.") {
 		group = "memory"
 	}
+	if strings.HasPrefix(e.Kind, "approval.") {
+		group = "approvals"
+	}
 	return group != "" && env.Check(ctx, access.Ask{Access: access.Read, Group: group, Command: "show", Object: e.Object}) == nil
 }
 
