@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -161,6 +162,51 @@ func TestInstall(t *testing.T) {
 	if len(notes) > 0 {
 		t.Errorf("noted %q", notes)
 	}
+}
+
+// A registry that says its packages are at another host has nobody go there: one on loopback is asked itself, and from
+// another one nothing is had, though what is at the other host would fit.
+func TestInstallFromAnotherHost(t *testing.T) {
+	tgz := archive(t, about, entry{name: "package/bin/tool", content: "#!/bin/sh\n", mode: 0o755})
+	install := func(t *testing.T, address string) (r *registry, err error) {
+		r, other := newRegistryAt(t, address, tgz), newRegistryAt(t, address, tgz)
+		r.tarball = other.URL + tarball
+		home, p := t.TempDir(), tool("bin/tool")
+		_, err = Install(t.Context(), p, Options{Home: home, Registry: r.URL, Step: step(t), locks: lockOf(integrity(tgz))})
+		if other.total() != 0 {
+			t.Errorf("the other host was asked %d times", other.total())
+		}
+		if _, found := Find(home, p); (found == nil) != (err == nil) {
+			t.Errorf("%v, %v", err, found)
+		}
+		return r, err
+	}
+	t.Run("loopback", func(t *testing.T) {
+		if r, err := install(t, "127.0.0.1"); err != nil || r.count(tarball) != 1 {
+			t.Errorf("%v, and it was asked for the package %d times", err, r.count(tarball))
+		}
+	})
+	t.Run("elsewhere", func(t *testing.T) {
+		if r, err := install(t, ownAddress(t)); err == nil || !strings.Contains(err.Error(), "npm could not install it") || r.total() == 0 {
+			t.Errorf("%v, after %d questions", err, r.total())
+		}
+	})
+}
+
+// ownAddress is an address of this machine that is not loopback.
+func ownAddress(t *testing.T) string {
+	t.Helper()
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range all {
+		if ip, ok := a.(*net.IPNet); ok && ip.IP.To4() != nil && ip.IP.IsGlobalUnicast() {
+			return ip.IP.String()
+		}
+	}
+	t.Skip("THIS MACHINE HAS NO ADDRESS BUT LOOPBACK: a registry elsewhere cannot be tried")
+	return ""
 }
 
 // What is named as the program is a folder, so it is none, and nothing stays.

@@ -3,12 +3,14 @@ package install
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"crypto/sha512"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -67,6 +69,9 @@ type registry struct {
 	*httptest.Server
 	tgz []byte
 
+	// tarball is where it says that the package is; empty: at itself.
+	tarball string
+
 	mu     sync.Mutex
 	asked  map[string]int
 	serves bool
@@ -74,8 +79,19 @@ type registry struct {
 
 func newRegistry(t *testing.T, tgz []byte) *registry {
 	t.Helper()
+	return newRegistryAt(t, "127.0.0.1", tgz)
+}
+
+// newRegistryAt is one at an address of this machine.
+func newRegistryAt(t *testing.T, address string, tgz []byte) *registry {
+	t.Helper()
 	r := &registry{tgz: tgz, asked: map[string]int{}, serves: true}
-	r.Server = httptest.NewServer(r)
+	l, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Server = &httptest.Server{Listener: l, Config: &http.Server{Handler: r}}
+	r.Start()
 	t.Cleanup(r.Close)
 	return r
 }
@@ -98,7 +114,7 @@ func (r *registry) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 			"versions": map[string]any{toolVersion: map[string]any{
 				"name": toolPackage, "version": toolVersion, "hasInstallScript": true, "bin": map[string]string{"tool": "bin/tool"},
 				// It says itself where its packages are, and what their hash is. What the lock file says counts.
-				"dist": map[string]string{"tarball": r.URL + tarball, "integrity": integrity(r.tgz)},
+				"dist": map[string]string{"tarball": cmp.Or(r.tarball, r.URL+tarball), "integrity": integrity(r.tgz)},
 			}},
 		})
 	case at == tarball:
