@@ -166,6 +166,9 @@ func TestErrorsAreForPeople(t *testing.T) {
 	if _, err := p.ReadFile(ctx, "\x1b[2J/x", 9); err == nil || strings.Contains(err.Error(), "\x1b") {
 		t.Errorf("an error that steers a terminal: %q", err)
 	}
+	if err := p.explain("file", unix.EBUSY); errors.Is(err, ErrOutside) || !errors.Is(err, unix.EBUSY) {
+		t.Errorf("a file that is busy, and no mount: %v", err)
+	}
 	err := p.WriteFile(ctx, "sub/.GIT/hooks/pre-commit", nil)
 	wantError(t, ".GIT", err, ErrReadOnly, "sub/.GIT/hooks/pre-commit in the workspace "+p.dir+" is read-only: .GIT belongs to git")
 }

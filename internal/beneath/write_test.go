@@ -2,6 +2,7 @@ package beneath
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -127,4 +128,59 @@ func TestNothingIsLeftBeside(t *testing.T) {
 	if err != nil || strings.Join(names, " ") != "d/f d/sub" {
 		t.Errorf("%v, %v", names, err)
 	}
+}
+
+// spy is a context that is looked at with every step of what it is given to.
+type spy struct {
+	context.Context
+	look func() error
+}
+
+func (s spy) Err() error { return s.look() }
+
+// While a file is written, nobody can read of the new what nobody could read of the old; and a write that is given up
+// leaves the old.
+func TestHalfWritten(t *testing.T) {
+	p := newPlace(t)
+	put(t, p.at("secret"), "old")
+	must(t, os.Chmod(p.at("secret"), 0o600))
+	var sizes []int64
+	stop := false
+	ctx := spy{t.Context(), func() error {
+		names, err := fs.Glob(os.DirFS(p.dir), ".ravi-*")
+		must(t, err)
+		for _, name := range names {
+			info, err := os.Lstat(p.at(name))
+			must(t, err)
+			if info.Mode() != 0o600 {
+				t.Errorf("half of a private file has the mode %v", info.Mode())
+			}
+			sizes = append(sizes, info.Size())
+			if stop && info.Size() > 0 {
+				return context.Canceled
+			}
+		}
+		return nil
+	}}
+	big := bytes.Repeat([]byte("x"), 3*chunk)
+	must(t, p.WriteFile(ctx, "secret", big))
+	if len(sizes) != 3 || sizes[2] != 2*chunk {
+		t.Errorf("the context was looked at after %d bytes", sizes)
+	}
+	stop = true
+	wantError(t, "a write that is given up", p.WriteFile(ctx, "secret", []byte(strings.Repeat("y", 2*chunk))), context.Canceled)
+	wantFile(t, p.at("secret"), string(big))
+	if names, err := fs.Glob(os.DirFS(p.dir), ".ravi-*"); err != nil || len(names) != 0 {
+		t.Errorf("%v, %v", names, err)
+	}
+	// A read looks at it, too.
+	ended := false
+	_, err := p.ReadFile(spy{t.Context(), func() error {
+		if ended {
+			return context.Canceled
+		}
+		ended = true
+		return nil
+	}}, "secret", 1<<30)
+	wantError(t, "a read that is given up", err, context.Canceled)
 }
