@@ -51,6 +51,52 @@ print("model", urllib.request.urlopen(q).status)
 	}
 }
 
+// What a user shows an agent program of their own home, read-only or not, is neither changed nor in its way: it has a home
+// of its own.
+func TestAgentHomes(t *testing.T) {
+	shown := map[string][]string{"claude": {"/home/user/.claude:rw"}, "codex": {"/home/user/.codex:ro"}}
+	for _, c := range tried() {
+		for _, place := range append(shown[c.name], "/home/user:ro") {
+			t.Run(c.name+" "+place, func(t *testing.T) {
+				w, r := newWorld(t), plain(t)
+				w.withAgent(c.name)
+				at, _, _ := strings.Cut(place, ":")
+				url, _ := provider(t, c.header,
+					modeltest.Turn{modeltest.Shell("echo $HOME > home.txt; id -u >> home.txt; touch $HOME/mine; cat " + at + "/settings.json >> home.txt")},
+					modeltest.Turn{modeltest.Text("All is done.")})
+				w.env = []string{c.key + "=" + canary, c.base + "=" + url}
+				own := realpath(t, t.TempDir())
+				// What of it were taken for settings would end the program.
+				for _, name := range []string{"settings.json", "config.toml", ".claude.json"} {
+					must(t, os.WriteFile(filepath.Join(own, name), []byte("the user's own, and no settings\n"), 0o644))
+				}
+				must(t, os.Chmod(own, 0o777))
+				before := snapshot(t, own)
+				run := w.run(r, c.args("make home.txt", "--volume", own+":"+place)...).want(0).says("the volume at "+at, "/ravi/home")
+				if patch := run.patch(); !strings.Contains(patch, "+/ravi/home\n+1000\n+the user's own") {
+					t.Errorf("the patch is\n%s", patch)
+				}
+				if had := run.task().Conversation; had == nil || had.ID == "" || had.Lost != "" {
+					t.Errorf("its conversation is lost: %+v", had)
+				}
+				if after := snapshot(t, own); after != before {
+					t.Errorf("the user's files were\n%s\nand are\n%s", before, after)
+				}
+			})
+		}
+	}
+	// A folder that is none of the program's stays where it is, and the home too.
+	t.Run("cache", func(t *testing.T) {
+		w, r := newWorld(t), plain(t)
+		e := newEcho(t)
+		w.env = []string{"ANTHROPIC_API_KEY=" + canary, "ANTHROPIC_BASE_URL=" + e.url}
+		run := w.run(r, "--agent", "command", "--task", "x", "--volume", w.repoless(t)+":/home/user/.cache", "--", "sh", "-c", "cat $HOME/.cache/given; cat $RAVI_TASK_FILE; echo $HOME").want(0)
+		if run.stdout != "given\nx/home/user\n" {
+			t.Errorf("it saw %q", run.stdout)
+		}
+	})
+}
+
 // repoless is a folder with a file.
 func (w *world) repoless(t *testing.T) string {
 	t.Helper()

@@ -2,7 +2,7 @@ package e2e
 
 import (
 	"cmp"
-	"encoding/json"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
@@ -112,7 +112,7 @@ const lookForKey = `a=sk-ant-api03; b=-canary-0123; ` +
 	`env | grep -o "rlease_" | sort -u > lease.txt; echo hello > hello.txt`
 
 // Each agent program does a task in a sandbox without network: its model is reached by the broker, the patch comes out,
-// what it used is metered, no other name is tried, and the key is nowhere.
+// what it used is metered, no other name is tried, and the key is nowhere, not in the memory of any process either.
 func TestAgentPrograms(t *testing.T) {
 	for _, c := range tried() {
 		t.Run(c.name, func(t *testing.T) {
@@ -121,8 +121,10 @@ func TestAgentPrograms(t *testing.T) {
 			url, model := provider(t, c.header,
 				modeltest.Turn{modeltest.Text("I look around."), modeltest.Shell(lookForKey)},
 				modeltest.Turn{modeltest.Text("All is done."), modeltest.Uses(modeltest.Usage{Input: 1000, Output: 20})})
+			const marker = "and-say-nothing-of-6f1c2a"
+			url = before(t, url, "found.txt", func() { w.keyless(marker) })
 			w.env = []string{c.key + "=" + canary, c.base + "=" + url}
-			run := w.run(plain(t), c.args("make hello.txt")...).want(0)
+			run := w.run(plain(t), c.args("make hello.txt "+marker)...).want(0)
 
 			patch := run.file("changes.patch")
 			for _, want := range []string{"+hello", "+rlease_"} {
@@ -156,17 +158,15 @@ func TestAgentPrograms(t *testing.T) {
 			}); err != nil {
 				t.Fatal(err)
 			}
-			var told struct {
-				Agent     string
-				Suggested []string `json:"suggested_rules"`
-				Models    struct{ Requests, Input, Output int64 }
-			}
-			must(t, json.Unmarshal([]byte(run.file("task.json")), &told))
-			if told.Agent != c.name || told.Models.Requests < 2 || told.Models.Input < 1000 || told.Models.Output < 20 {
+			told := run.task()
+			if told.Agent != c.name || told.Models.Requests < 2 || told.Models.First <= 0 || told.Models.Input < 1000 || told.Models.Output < 20 {
 				t.Errorf("task.json says %+v", told)
 			}
-			if len(told.Suggested) > 0 {
-				t.Errorf("it tried to reach %v", told.Suggested)
+			if len(told.Suggested) > 0 || strings.Contains(run.stderr, "the network refused") {
+				t.Errorf("it tried to reach %v:\n%s", told.Suggested, short(run.stderr))
+			}
+			if want := fmt.Sprintf("models: %d calls, the first after %.1f s, ", told.Models.Requests, float64(told.Models.First)/1000); !strings.Contains(run.stderr, want) {
+				t.Errorf("it does not say %q:\n%s", want, short(run.stderr))
 			}
 			for _, r := range model.Requests() {
 				for _, name := range []string{"User-Agent", "X-Stainless-Lang", "X-Claude-Code-Session-Id", "Cookie"} {

@@ -249,12 +249,13 @@ type task struct {
 		MicroUSD   int64 `json:"micro_usd"`
 		Priced     bool  `json:"priced"`
 	} `json:"models"`
-	Suggested []string   `json:"suggested_rules"`
-	Applied   []string   `json:"applied"`
-	Notes     []string   `json:"notes"`
-	Dir       string     `json:"dir"`
-	Started   time.Time  `json:"started_at"`
-	Ended     *time.Time `json:"ended_at"`
+	Conversation *conversation `json:"conversation"`
+	Suggested    []string      `json:"suggested_rules"`
+	Applied      []string      `json:"applied"`
+	Notes        []string      `json:"notes"`
+	Dir          string        `json:"dir"`
+	Started      time.Time     `json:"started_at"`
+	Ended        *time.Time    `json:"ended_at"`
 }
 
 func decodeTask(t *testing.T, doc string) *task {

@@ -64,19 +64,19 @@ func (s *state) agentPath() string {
 // launch lays out what the program needs, and says how it is started.
 func (s *state) launch(ctx context.Context) (adapter.Launch, error) {
 	a := s.Agent
-	home := s.agentHome()
 	calls := s.Models.Providers[0]
 	setup := adapter.Setup{
 		Prompt: s.Task, ContextDir: s.sb.ContextDir(), BaseURL: s.models.url + "/" + calls.Name, Token: s.models.token, Model: a.Model,
-		Path: s.agentPath(), Home: home, Command: s.Command, Dialect: string(calls.Dialect), WebSearch: s.Models.Grants[check.WebSearch],
+		Path: s.agentPath(), Command: s.Command, Dialect: string(calls.Dialect), WebSearch: s.Models.Grants[check.WebSearch],
 	}
 	if a.Resume != nil {
 		setup.Resume = a.Resume.ID
 	}
-	l, err := a.Program.Launch(setup)
+	l, err := s.settle(setup)
 	if err != nil {
 		return l, err
 	}
+	home := s.agentHome()
 	if err := s.giveConversation(ctx); err != nil {
 		return l, err
 	}

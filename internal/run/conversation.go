@@ -56,14 +56,6 @@ func (a *Agent) conversation() *Conversation {
 	return c
 }
 
-// agentHome is the program's home inside. On the host the user's own files are none of its business.
-func (s *state) agentHome() string {
-	if s.sb.Backend() == sandbox.BackendHost {
-		return path.Join(path.Dir(s.sb.Workspace()), "home")
-	}
-	return "/home/" + s.sb.User()
-}
-
 // stateDir is where the program keeps its conversations inside.
 func (s *state) stateDir() string { return path.Join(s.agentHome(), s.Agent.Program.StateDir) }
 

@@ -131,6 +131,7 @@ type state struct {
 	leases    leased
 	connected connected
 	models    modeled
+	homeTaken bool // a volume lies where the agent program's home would be
 
 	saving  sync.Mutex // one capture at a time
 	last    string     // the tree of the last capture
