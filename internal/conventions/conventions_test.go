@@ -29,6 +29,7 @@ var layers = [][]string{
 	{"internal/relay"},
 	{"internal/backend"},
 	{"sandbox"},
+	{"internal/mcphost"},
 	{"internal/run", "internal/install"},
 	{"internal/command", "internal/bench"},
 	{"internal/gateway"},
