@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -63,11 +64,11 @@ func TestContentIsKept(t *testing.T) {
 
 // What cannot be kept is not sent, and counts for nothing.
 func TestWhatCannotBeKeptIsNotSent(t *testing.T) {
-	full := true
+	var room atomic.Bool
 	w := newWorld(t, func(out http.ResponseWriter, r *http.Request) { writeJSON(out, 200, anthropicAnswer) }, func(o *Options) {
 		o.Lease.Limits.Requests = 1
 		o.Keep = func(Call, []byte) (io.Writer, error) {
-			if full {
+			if !room.Load() {
 				return nil, errors.New("the disk is full")
 			}
 			return io.Discard, nil
@@ -77,7 +78,7 @@ func TestWhatCannotBeKeptIsNotSent(t *testing.T) {
 	if began := w.begun(); !strings.Contains(began[0].Refused, "the disk is full") || began[0].Content != nil {
 		t.Errorf("written down: %+v", began)
 	}
-	full = false
+	room.Store(true)
 	if got := w.post("/anthropic/v1/messages", anthropicBody); got.status != 200 {
 		t.Errorf("%d %s", got.status, got.body)
 	}
