@@ -27,6 +27,11 @@ func TestFilesAreUsedByName(t *testing.T) {
 	}
 	_, err := p.ReadFile(ctx, "a/b/c.txt", 2)
 	wantError(t, "a file of 3 bytes", err, ErrTooLarge, "a/b/c.txt", p.dir, "3 bytes", "at most 2")
+	put(t, p.at("huge"), "")
+	must(t, os.Truncate(p.at("huge"), 1<<40))
+	_, err = p.ReadFile(ctx, "huge", 2)
+	wantError(t, "a file of a terabyte", err, ErrTooLarge, "1099511627776 bytes")
+	must(t, p.Remove(ctx, "huge"))
 	entries, more, err := p.List(ctx, ".", 9, 100)
 	if want := []string{"a", "a/b", "a/b/c.txt", "a/b/d.txt", "a/empty"}; err != nil || more || !slices.Equal(paths(entries), want) {
 		t.Errorf("%v, %v, %v", paths(entries), more, err)
@@ -255,6 +260,11 @@ func TestHardLinks(t *testing.T) {
 	}
 	if os.Geteuid() == 0 {
 		must(t, os.Chown(p.outside+"/theirs", 12345, 12345))
+		put(t, p.at("one"), "one")
+		must(t, os.Chown(p.at("one"), 12345, 12345))
+		if got, err := p.ReadFile(ctx, "one", 100); err != nil || string(got) != "one" {
+			t.Errorf("another user's file that is nowhere else: %q, %v", got, err)
+		}
 		_, err := p.ReadFile(ctx, "theirs", 100)
 		wantError(t, "a file of another user", err, ErrOutside, "theirs", "2 names", "user 12345")
 		must(t, os.Chown(p.dir, 12345, 12345))

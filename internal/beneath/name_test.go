@@ -10,7 +10,7 @@ import (
 )
 
 func TestIsGit(t *testing.T) {
-	for _, name := range []string{".git", ".GIT", ".Git", ".git.", ".git ", ".git. .", "git~1", "GIT~1", "git~27", ".g\u200cit", "\ufeff.git", ".gi\u00adt", ".git\ufe0f",
+	for _, name := range []string{".git", ".GIT", ".Git", ".git.", ".git ", ".git. .", "git~1", "GIT~1", "git~27", ".g\u200cit", "\ufeff.git", ".gi\u00adt", ".gi\u034ft", ".git\ufe0f",
 		".git:x", ".git::$INDEX_ALLOCATION", `.git\config`, `x\.git`, `a\GIT~1\b`, ".git :x"} {
 		if !isGit(name) {
 			t.Errorf("%q is taken for a name like others", name)

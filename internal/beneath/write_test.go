@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -64,6 +65,35 @@ func TestOwnersStay(t *testing.T) {
 			t.Errorf("%s belongs to %d", name, st.Uid)
 		}
 	}
+}
+
+// Who may not give files away keeps what is written instead of failing.
+func TestOwnerWithoutRights(t *testing.T) {
+	needsRoot(t)
+	p := newPlace(t)
+	put(t, p.at("f"), "old")
+	for _, name := range []string{"f", "."} {
+		must(t, os.Chown(p.at(name), 4001, 4002))
+		must(t, os.Chmod(p.at(name), 0o777))
+	}
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with this function
+		_, err := unix.SetfsuidRetUid(4003)
+		if err == nil {
+			err = errors.Join(p.WriteFile(t.Context(), "f", []byte("new")), p.WriteFile(t.Context(), "d/f", []byte("new")))
+		}
+		done <- err
+	}()
+	must(t, <-done)
+	for _, name := range []string{"f", "d", "d/f"} {
+		var st unix.Stat_t
+		must(t, unix.Lstat(p.at(name), &st))
+		if st.Uid != 4003 {
+			t.Errorf("%s belongs to %d", name, st.Uid)
+		}
+	}
+	wantFile(t, p.at("f"), "new")
 }
 
 // Who reads while a file is written sees what was there or what comes, never a part.
