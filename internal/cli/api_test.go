@@ -64,12 +64,21 @@ func newAPI(t *testing.T) *api {
 // do asks as the operator.
 func (a *api) do(method, path, body string) (status int, answer []byte) {
 	a.t.Helper()
+	return a.doAs("", method, path, body)
+}
+
+// doAs asks with a key.
+func (a *api) doAs(token, method, path, body string) (status int, answer []byte) {
+	a.t.Helper()
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return guard.DialUnix(ctx, a.socket) }}
 	req, err := http.NewRequestWithContext(a.t.Context(), method, "http://localhost"+gateway.Root+path, strings.NewReader(a.fill(body)))
 	if err != nil {
 		a.t.Fatal(err)
 	}
 	req.Header.Set("Content-Type", "application/json")
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
 	res, err := (&http.Client{Transport: transport}).Do(req)
 	if err != nil {
 		a.t.Fatal(err)
@@ -149,6 +158,7 @@ func TestAnswersFitOpenAPI(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	a.asks(a.mine, "npm publish")
 	for _, c := range []struct {
 		command, input string
 		status         int // 0 is 200
@@ -161,6 +171,8 @@ func TestAnswersFitOpenAPI(t *testing.T) {
 		{"tasks/ls", "", 0}, {"tasks/create", `{"title":"x"}`, 0}, {"tasks/comment", `{"task":"MINE.TASK","text":"x"}`, 0}, {"tasks/report", `{"task":"MINE.TASK","text":"x"}`, 0},
 		{"tasks/start", `{"task":"MINE.TASK"}`, 0}, {"tasks/done", `{"task":"MINE.TASK"}`, 0}, {"tasks/show", `{"task":"MINE.TASK"}`, 0},
 		{"runs/ls", "", 0}, {"runs/show", `{"run":"MINE.RUN"}`, 0}, {"runs/logs", `{"run":"MINE.RUN"}`, 0}, {"runs/patch", `{"run":"MINE.RUN"}`, 0},
+		{"approvals/ls", "", 0}, {"approvals/show", `{"id":"apr"}`, 0}, {"approvals/grant", `{"id":"apr","note":"once"}`, 0}, {"approvals/deny", `{"id":"apr"}`, 409},
+		{"approvals/ls", `{"all":true}`, 0},
 		{"context/issue", `{"agent":"anna","allow":["read:*"]}`, 0}, {"context/whoami", "", 0}, {"context/ls", "", 0},
 		{"profiles/ls", "", 0}, {"profiles/show", `{"name":"default"}`, 0}, {"audit/tail", "", 0}, {"audit/search", "", 0},
 		{"secrets/ls", "", 0}, {"sandbox/ls", "", 0}, {"config/show", "", 0}, {"config/check", "", 0},

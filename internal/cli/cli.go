@@ -81,6 +81,7 @@ func newTable(parts parts) *command.Table {
 	addMemory(t)
 	addTasks(t)
 	addRuns(t)
+	addApprovals(t)
 	addContext(t)
 	addProfiles(t)
 	addAudit(t)

@@ -217,12 +217,12 @@ func serveDaemon(ctx context.Context, env *command.Env, drain time.Duration, kee
 	}
 	programs.LayOutApart()
 	debug.SetGCPercent(300) // it holds little, and makes much that is of use for one call
-	sweeper := runs.Sweeper{Home: o.Home, Store: o.Store}
-	o.Sweep = func(ctx context.Context) (store.Swept, error) { return sweeper.Prune(ctx) }
 	head, err := auditHead(env)
 	if err != nil {
 		return err
 	}
+	sweeper := runs.Sweeper{Home: o.Home, Store: o.Store, AuditHead: head}
+	o.Sweep = func(ctx context.Context) (store.Swept, error) { return sweeper.Prune(ctx) }
 	scrub, err := newScrubber(ctx, env, func(err error) { o.Log.Error("secrets that were changed are not known to the audit", "error", err) })
 	if err != nil {
 		return err

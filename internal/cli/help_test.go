@@ -16,7 +16,7 @@ var update = flag.Bool("update", false, "write the help of the groups to testdat
 // What the commands on records say about themselves stands in testdata/help, so that a change of it is seen.
 func TestHelpOfGroups(t *testing.T) {
 	table := newTable(parts{})
-	for _, group := range []string{"agents", "sessions", "memory", "tasks", "runs", "context", "profiles"} {
+	for _, group := range []string{"agents", "sessions", "memory", "tasks", "runs", "approvals", "context", "profiles"} {
 		var got bytes.Buffer
 		for _, c := range table.Commands() {
 			if c.Group != group || c.FullName() == "context.snapshot" {

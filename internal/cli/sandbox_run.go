@@ -419,5 +419,9 @@ func newSweeper(ctx context.Context, env *command.Env) (command.Sweeper, error) 
 	if err != nil {
 		return nil, err
 	}
-	return runs.Sweeper{Home: home, Store: st}, nil
+	head, err := auditHead(env)
+	if err != nil {
+		return nil, err
+	}
+	return runs.Sweeper{Home: home, Store: st, AuditHead: head}, nil
 }

@@ -17,12 +17,18 @@ import (
 	"ravi/internal/store"
 )
 
-// The scripts run this test program as ravi, with a sweeper that changes records only, and as seed, which writes
-// records that the scripts look at.
+// The scripts run this test program as ravi, with a sweeper that changes records only; as seed, which writes records that
+// the scripts look at; and as ask, which is a run that asks for something.
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"ravi": func() {
 			os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, parts{newSweeper: newRecordSweeper, register: []func(*command.Table){addTrial, addWaiter, addSandboxRun}}))
+		},
+		"ask": func() {
+			if err := ask(context.Background(), os.Args[1], os.Args[2], os.Args[3]); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
 		},
 		"seed": func() {
 			if err := seed(context.Background()); err != nil {

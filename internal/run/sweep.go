@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"ravi/internal/approval"
+	"ravi/internal/audit"
 	"ravi/internal/keeper"
 	"ravi/internal/procid"
 	"ravi/internal/programs"
@@ -20,6 +22,8 @@ import (
 type Sweeper struct {
 	Home  string
 	Store *store.Store
+	// AuditHead is the file of the audit's head; empty: where it is unless told otherwise.
+	AuditHead string
 }
 
 // Kill ends one sandbox, from any state.
@@ -286,7 +290,7 @@ func (s Sweeper) leavings(ctx context.Context) error {
 			}
 		}
 	}
-	return nil
+	return approval.Settle(ctx, s.Store, audit.Log{Store: s.Store, Head: s.AuditHead})
 }
 
 // closeFolder does in a run's folder what its process did not live to do: it
