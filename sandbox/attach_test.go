@@ -279,7 +279,7 @@ func noLeaks(t *testing.T, but goleak.Option) {
 
 func eventually(t *testing.T, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !ok() {
 		if time.Now().After(deadline) {
 			t.Fatal("it does not come true")

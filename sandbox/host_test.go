@@ -193,9 +193,9 @@ func running(t *testing.T, mark string) (found []string) {
 
 func soon(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("after 20 s it is still not so: %s", what)
+			t.Fatalf("after a minute it is still not so: %s", what)
 		}
 	}
 }

@@ -111,7 +111,7 @@ func newWorld(t testing.TB, upstream http.HandlerFunc, change func(*Options)) *w
 	w.client = &http.Client{Transport: tr}
 	t.Cleanup(func() {
 		tr.CloseIdleConnections()
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		w.broker.End("the test is over")
 		if err := g.Shutdown(ctx); err != nil {
@@ -198,7 +198,7 @@ func (w *world) post(path, body string, header ...string) reply {
 // finished waits for so many calls to have ended, and returns them.
 func (w *world) finished(n int) []Call {
 	w.t.Helper()
-	late := time.After(20 * time.Second)
+	late := time.After(time.Minute)
 	for {
 		w.mu.Lock()
 		ended, change := append([]Call(nil), w.ended...), w.change

@@ -444,12 +444,12 @@ func snapshot(t *testing.T, dir string) string {
 // eventually waits until f is true: for what another process does in its own time.
 func eventually(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for !f() {
 		select {
 		case <-ctx.Done():
-			t.Fatalf("it did not happen within 30 s: %s", what)
+			t.Fatalf("it did not happen within a minute: %s", what)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

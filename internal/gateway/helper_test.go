@@ -129,7 +129,7 @@ func newWorld(t *testing.T) *world {
 		go func() { served <- g.Serve(l) }()
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := g.Shutdown(ctx); err != nil {
 			t.Error(err)

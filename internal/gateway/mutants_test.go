@@ -58,7 +58,7 @@ func (w *world) another(h http.Handler) {
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(l) }()
 	w.t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := g.Shutdown(ctx); err != nil {
 			w.t.Error(err)

@@ -339,7 +339,7 @@ func TestStreamsAreTold(t *testing.T) {
 	s := w.listen("events", "", "")
 	stopped := make(chan error, 1)
 	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		stopped <- g.Shutdown(ctx)
 	}()

@@ -138,7 +138,7 @@ func hold(t *testing.T, mode string) (*keeper.Handle, keeper.Plan) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := h.Close(ctx); err != nil {
 			t.Errorf("closing: %v", err)

@@ -159,10 +159,10 @@ func ctx(t testing.TB) context.Context {
 // eventually waits for a condition that must come true.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !ok() {
 		if time.Now().After(deadline) {
-			t.Fatalf("after 20 s it is still not so: %s", what)
+			t.Fatalf("after a minute it is still not so: %s", what)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
