@@ -79,6 +79,7 @@ func TestResumeIsRefused(t *testing.T) {
 				}
 			}
 			if name == "it had no folder" {
+				t.Chdir(r.Dir) // what lies here is none of the run's
 				must[store.Run](t)(w.store.UpdateRun(t.Context(), r.ID, func(r *store.Run) error { r.Dir = ""; return nil }))
 			}
 			before := w.changes()

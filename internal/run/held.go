@@ -65,7 +65,11 @@ func found(ctx context.Context, r *redact.Redactor, src io.Reader) ([]string, er
 	if _, err := io.Copy(w, until{ctx, src}); err != nil {
 		return nil, err
 	}
-	return w.Found(), w.Close()
+	// The last one may have waited for what follows.
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return w.Found(), nil
 }
 
 // until reads as long as ctx lasts.

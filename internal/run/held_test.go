@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"ravi/internal/gitbox"
+	"ravi/internal/redact"
 	"ravi/internal/store"
 	"ravi/sandbox"
 )
@@ -71,6 +72,14 @@ func TestSecretsInPatch(t *testing.T) {
 				t.Errorf("without secrets: %q, %v", got, err)
 			}
 		})
+	}
+}
+
+// A value that ends the stream, and could be the beginning of another's, is found.
+func TestSecretAtTheEnd(t *testing.T) {
+	r := redact.New(redact.Pair{Secret: value, Instead: "#", Name: "SHORT"}, redact.Pair{Secret: value + "-and-more", Instead: "#", Name: "LONG"})
+	if got, err := found(t.Context(), r, strings.NewReader("x"+value)); err != nil || !slices.Equal(got, []string{"SHORT"}) {
+		t.Errorf("got %q, %v", got, err)
 	}
 }
 
