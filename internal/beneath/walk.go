@@ -221,7 +221,7 @@ func (r *Root) Walk(ctx context.Context, name string, b Bounds, visit func(e Ent
 		err := visit(e, func() ([]byte, error) {
 			left := b.Bytes - out.Bytes
 			data, err := r.read(ctx, e.Path, min(b.FileBytes, left))
-			full = full || errors.Is(err, ErrTooLarge) && left < b.FileBytes
+			full = errors.Is(err, ErrTooLarge) && left < b.FileBytes
 			out.Bytes += int64(len(data))
 			return data, err
 		})

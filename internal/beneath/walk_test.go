@@ -222,3 +222,40 @@ func TestNamesAreBounded(t *testing.T) {
 		t.Errorf("%d entries, more: %v", n, w.more)
 	}
 }
+
+func TestNamesAreBoundedTogether(t *testing.T) {
+	p := newPlace(t)
+	for i := range 60 {
+		put(t, p.at(fmt.Sprintf("%d/%03d%s", i%6, i, strings.Repeat("x", 197))), "")
+	}
+	n := 0
+	w := newWalk(p.Root, 2, 1000, func(Entry) error { n++; return nil })
+	w.names = 202*25 + 6 // of which a folder has 10
+	must(t, w.run(t.Context(), "."))
+	if n != 25+6 || !w.more {
+		t.Errorf("%d entries, more: %v", n, w.more)
+	}
+}
+
+// Wherever the context ends, a list that is not whole is not taken for one.
+func TestListThatIsGivenUp(t *testing.T) {
+	p := newPlace(t)
+	for _, f := range []string{"a/f", "b/c/f"} {
+		put(t, p.at(f), "")
+	}
+	for at := 0; ; at++ {
+		calls := 0
+		ctx := spy{t.Context(), func() error {
+			if calls++; calls > at {
+				return context.Canceled
+			}
+			return nil
+		}}
+		_, _, err := p.List(ctx, ".", 9, 99)
+		if calls <= at {
+			must(t, err)
+			break
+		}
+		wantError(t, fmt.Sprintf("after %d looks", at), err, context.Canceled)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"runtime"
@@ -213,4 +214,22 @@ func TestHalfWritten(t *testing.T) {
 		return nil
 	}}, "secret", 1<<30)
 	wantError(t, "a read that is given up", err, context.Canceled)
+}
+
+// Several at once make the same folders, and each finds them made.
+func TestFoldersMadeAtOnce(t *testing.T) {
+	p := newPlace(t)
+	errs := make(chan error)
+	for i := range 8 {
+		go func() {
+			var err error
+			for j := range 200 {
+				err = errors.Join(err, p.WriteFile(t.Context(), fmt.Sprintf("%d/a/b/c/%d", j, i), nil))
+			}
+			errs <- err
+		}()
+	}
+	for range 8 {
+		must(t, <-errs)
+	}
 }
