@@ -48,7 +48,13 @@ func modelsHome(t *testing.T, block string, vars map[string]string, secrets map[
 	for name, c := range secrets {
 		must[secret.Secret](t)(vault.Set(t.Context(), name, c))
 	}
-	return &command.Env{Caller: access.AsOperator()}
+	env := &command.Env{Caller: access.AsOperator()}
+	t.Cleanup(func() {
+		if err := env.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return env
 }
 
 func stored(value string, hosts ...string) secret.Change {
