@@ -8,7 +8,7 @@ import (
 )
 
 func registerShell() {
-	register(quiet, ":", "true", "false", "sleep", "wait", "touch", "umask", "ulimit", "jobs", "disown", "suspend")
+	register(quiet, ":", "true", "false", "sleep", "touch", "umask", "ulimit", "jobs", "disown", "suspend")
 	register(func(c *call) { c.st.left = true }, "exit", "return", "break", "continue", "logout")
 	register((*call).changeFolder, "cd", "chdir", "pushd")
 	register(func(c *call) { c.st.cwd, c.st.failed = unionOf(c.st.old, []string{hole}), c.st.cwd }, "popd")
@@ -26,7 +26,7 @@ func registerShell() {
 	register((*call).shift, "shift")
 	register((*call).readInto, "read")
 	register((*call).readArray, "mapfile", "readarray")
-	register((*call).evaluates, "test", "[", "let", "getopts", "enable")
+	register((*call).evaluates, "test", "[", "let", "getopts", "enable", "wait")
 	register((*call).startShell, "sh", "bash", "dash", "zsh", "ksh", "ash", "fish", "rbash", "mksh", "csh", "tcsh", "posh", "yash")
 	register((*call).exec, "exec")
 	register((*call).hash, "hash")

@@ -178,7 +178,7 @@ func (j *judge) special(name string, forms []string) {
 func (j *judge) declare(st *state, c *syntax.DeclClause) {
 	variant := c.Variant.Value
 	exports := variant == "export"
-	reference := variant == "nameref"
+	reference, odd := variant == "nameref", false
 	for _, a := range c.Args {
 		if a.Naked && a.Name == nil && a.Value != nil {
 			for _, form := range j.words(st, []*syntax.Word{a.Value}) {
@@ -188,6 +188,7 @@ func (j *judge) declare(st *state, c *syntax.DeclClause) {
 					case strings.HasPrefix(arg, "-"):
 						exports = exports || strings.Contains(arg, "x")
 						reference = reference || strings.Contains(arg, "n")
+						odd = odd || strings.ContainsAny(arg, "iluc")
 						st.funcsExported = st.funcsExported || exports && strings.Contains(arg, "f")
 					case ok && syntax.ValidName(name):
 						st.set(name, text)
@@ -200,6 +201,12 @@ func (j *judge) declare(st *state, c *syntax.DeclClause) {
 		}
 		if a.Name == nil {
 			continue
+		}
+		if reference {
+			j.found(Ask, Unclear, "a variable is set by another name", a.Name.Value)
+		}
+		if odd {
+			st.vars[a.Name.Value] = variable{forms: nothing, odd: true, exported: exports}
 		}
 		if a.Naked {
 			v, ok := st.vars[a.Name.Value]
@@ -215,9 +222,6 @@ func (j *judge) declare(st *state, c *syntax.DeclClause) {
 			continue
 		}
 		j.assign(st, a, exports)
-		if reference {
-			st.set(a.Name.Value, hole)
-		}
 	}
 }
 
@@ -260,7 +264,7 @@ func (j *judge) run(st *state, at *syntax.CallExpr, argv []string) {
 		c.name = other
 	}
 	if f, ok := st.files[st.resolve(argv[0])[0]]; ok && strings.Contains(argv[0], "/") {
-		j.script(st, f, c.args)
+		j.script(st, f, argv)
 	}
 	c.credentials()
 	if handle, ok := handlers[c.name]; ok {
@@ -276,12 +280,12 @@ func (c *call) sub(argv []string) {
 }
 
 // script judges a file that was just written, and is run now.
-func (j *judge) script(st *state, f input, args []string) {
+func (j *judge) script(st *state, f input, argv []string) {
 	if f.loaded {
 		j.found(Ask, Remote, "what was just loaded from the network is run", "")
 	}
 	child := st.child()
-	child.args = args
+	child.zero, child.args = argv[0], argv[1:]
 	if !unknown(f.text) {
 		j.shell(child, f.text)
 	}

@@ -14,6 +14,7 @@ func registerDelete() {
 	}
 	register((*call).rm, "rm", "unlink", "rmdir", "grm", "rimraf", "trash", "del-cli", "srm")
 	register((*call).shred, "shred", "truncate")
+	register((*call).tar, "tar", "bsdtar", "gtar")
 	register((*call).mode, "chmod", "chown", "chgrp", "setfacl", "chattr")
 }
 
@@ -122,6 +123,16 @@ func (c *call) synced(ops []string) {
 	if slices.Contains(c.args, "--remove-source-files") && len(ops) > 1 {
 		c.moved(ops)
 	}
+}
+
+// tar may delete what it packs, and may start programs.
+func (c *call) tar() {
+	if c.flag("", "remove-files") {
+		for _, op := range c.operands() {
+			c.deleted(op, true)
+		}
+	}
+	c.other()
 }
 
 // mode judges who may do what with the root or a home.

@@ -53,12 +53,18 @@ func (c *call) interpreter() {
 		switch {
 		case ok:
 			given = true
+			if strings.HasPrefix(text, hole) {
+				c.fed(input{text: text, loaded: c.loaded})
+			}
 			c.lexical(text)
 			i++
 		case a == "-m" && strings.HasPrefix(c.name, "py") && i+1 < len(c.args):
 			c.sub(append([]string{moduleProgram(c.args[i+1])}, c.args[i+2:]...))
 			return
 		case a == "-":
+		case strings.HasSuffix(c.name, "make") && isAssign(a):
+			_, value, _ := strings.Cut(a, "=")
+			c.atMost(Ask, seems, func() { c.gravest(value) })
 		case strings.HasPrefix(a, "-"):
 			if c.name == "make" || c.name == "gmake" {
 				file = true

@@ -117,7 +117,7 @@ func formatted(format string, args []string) string {
 	// Only texts may be unknown, and only where they are printed as they are.
 	asText := !formatText.MatchString(strings.ReplaceAll(format, "%%", ""))
 	for _, a := range args {
-		if !asText && !formatNumber.MatchString(a) || asText && strings.Contains(format, "%b") && symbolic(a) || strings.Contains(a, `\c`) {
+		if !asText && !formatNumber.MatchString(a) || asText && strings.Contains(format, "%b") && (symbolic(a) || strings.Contains(a, `\`)) || strings.Contains(a, `\c`) {
 			return hole
 		}
 	}

@@ -13,6 +13,7 @@ type variable struct {
 	forms    [][]string
 	array    bool
 	exported bool
+	odd      bool // what is assigned is not what it holds: declare -i, -l, -u
 }
 
 // function is what a name may call.
@@ -81,9 +82,16 @@ func (st *state) clone() *state {
 	return &c
 }
 
+// subshell is the state of a subshell. What is written there is written for all.
+func (st *state) subshell() *state {
+	c := st.clone()
+	c.files, c.names = st.files, st.names
+	return c
+}
+
 // child is the state of a shell that this one starts as a program: it inherits what is exported.
 func (st *state) child() *state {
-	c := st.clone()
+	c := st.subshell()
 	for name, v := range c.vars {
 		if !v.exported && name != "HOME" && name != "IFS" {
 			// It may be in the environment already, so that the child sees the new value; or it is empty there.
@@ -147,7 +155,7 @@ func (st *state) merge(o *state) {
 		if len(v.forms) > maxForms {
 			v.forms = [][]string{{hole}}
 		}
-		v.array, v.exported = v.array || w.array, v.exported && w.exported
+		v.array, v.exported, v.odd = v.array || w.array, v.exported && w.exported, v.odd || w.odd
 		st.vars[name] = v
 	}
 	for name := range o.funcs {
@@ -203,13 +211,16 @@ func (st *state) set(name string, value ...string) {
 		}
 	}
 	old := st.vars[name]
-	st.vars[name] = variable{forms: [][]string{value}, array: len(value) != 1, exported: old.exported}
+	if old.odd {
+		value = []string{hole}
+	}
+	st.vars[name] = variable{forms: [][]string{value}, array: len(value) != 1, exported: old.exported, odd: old.odd}
 }
 
 // setForms sets a plain variable to what it may be.
 func (st *state) setForms(name string, forms []string) {
-	v := variable{exported: st.vars[name].exported}
-	if len(forms) > maxForms {
+	v := variable{exported: st.vars[name].exported, odd: st.vars[name].odd}
+	if len(forms) > maxForms || v.odd {
 		forms = []string{hole}
 	}
 	for _, f := range forms {
@@ -255,7 +266,7 @@ func (st *state) forget(o *state) {
 				continue
 			}
 		}
-		st.vars[name] = variable{forms: [][]string{{hole}}, exported: v.exported}
+		st.vars[name] = variable{forms: [][]string{{hole}}, exported: v.exported, odd: v.odd}
 	}
 	if o == nil || !covers(o.cwd, st.cwd) {
 		st.cwd = unionOf(st.cwd, []string{hole})

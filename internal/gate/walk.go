@@ -69,7 +69,7 @@ func (j *judge) stmt(st *state, s *syntax.Stmt) {
 	}
 	if s.Background || s.Coprocess || s.Disown {
 		j.background++
-		c := st.clone()
+		c := st.subshell()
 		j.redirected(c, s)
 		j.background--
 		if c.out.b.Len() > 0 {
@@ -212,7 +212,7 @@ func oneOf(forms []string) string {
 
 // inSubshell runs do in a state of its own, and gives what is printed.
 func (j *judge) inSubshell(st *state, do func(*state)) *output {
-	c := st.clone()
+	c := st.subshell()
 	c.out, c.left = &output{}, false
 	do(c)
 	return c.out
@@ -294,6 +294,9 @@ func (j *judge) command(st *state, cmd syntax.Command) {
 	case *syntax.FuncDecl:
 		if c.Name != nil {
 			st.funcs[c.Name.Value] = function{bodies: []*syntax.Stmt{c.Body}}
+			if c.Name.Value == "command_not_found_handle" { // bash calls it by itself
+				j.stmt(st.subshell(), c.Body)
+			}
 		}
 	case *syntax.TimeClause:
 		j.stmt(st, c.Stmt)

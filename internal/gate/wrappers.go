@@ -58,8 +58,11 @@ func (c *call) wrapped(w wrapper) {
 	args := c.args
 	sure := true
 	before := w.before
-	saved := c.st.vars
-	defer func() { c.st.vars = saved }()
+	vars, cwd := c.st.vars, c.st.cwd
+	defer func() { c.st.vars, c.st.cwd = vars, cwd }()
+	if dir := c.startsIn(); dir != "" {
+		c.st.cwd = c.st.resolve(dir)
+	}
 	if w.assigns {
 		own := c.st.clone()
 		c.st.vars = own.vars
@@ -141,6 +144,28 @@ func (c *call) wrapped(w wrapper) {
 	if !sure {
 		c.embedded(args[1:], Deny)
 	}
+}
+
+// startsIn is the folder that env, sudo and their like are told to go to first.
+func (c *call) startsIn() string {
+	option := map[string]string{"env": "-C", "sudo": "-D", "unshare": "-w", "nsenter": "-w"}[c.name]
+	if option == "" {
+		return ""
+	}
+	for i, a := range c.args {
+		for _, o := range []string{option, "--chdir", "--wd"} {
+			if a == o && i+1 < len(c.args) {
+				return c.args[i+1]
+			}
+			if rest, ok := strings.CutPrefix(a, o); ok && rest != "" {
+				return strings.TrimPrefix(rest, "=")
+			}
+		}
+		if !strings.HasPrefix(a, "-") && !isAssign(a) && i > 0 && c.args[i-1] != "-u" {
+			break
+		}
+	}
+	return ""
 }
 
 func (c *call) wrappedText(text string, rest []string) {
