@@ -47,11 +47,11 @@ watched plain: deps build
 deps:
 	@scripts/test-deps
 
-# After the build, which compiles what vet needs as well.
+# After the build, which compiles what vet needs as well; and nice, since tests wait for their sandboxes beside it.
 lint: build
 	@test -z "$$(gofmt -l cmd internal sandbox | tee /dev/stderr)" || { echo 'not formatted: gofmt -w the files above' >&2; exit 1; }
-	$(GO) vet ./...
-	$(GO) tool staticcheck ./...
+	nice $(GO) vet ./...
+	nice $(GO) tool staticcheck ./...
 
 clean:
 	rm -rf bin $(addprefix $(EMBEDDED)/,$(PARTS) SHA256SUMS)
