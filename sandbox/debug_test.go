@@ -166,6 +166,7 @@ type debugRun struct {
 	lines   *bufio.Reader
 	session string
 	longest int
+	said    []byte // read after what until looked for, with which it may come in one piece
 }
 
 func (c *debugClient) run(ctx context.Context, path, body string) *debugRun {
@@ -192,19 +193,23 @@ func (r *debugRun) next() (l debugLine, err error) {
 // until reads the output up to a text.
 func (r *debugRun) until(text string) {
 	r.t.Helper()
-	var all []byte
-	for !bytes.Contains(all, []byte(text)) {
+	for {
+		if _, after, found := bytes.Cut(r.said, []byte(text)); found {
+			r.said = after
+			return
+		}
 		l, err := r.next()
 		if err != nil || l.Exit != nil || l.Error != nil {
-			r.t.Fatalf("%q did not come: %q %+v %v", text, all, l, err)
+			r.t.Fatalf("%q did not come: %q %+v %v", text, r.said, l, err)
 		}
-		all = append(all, append(l.Stdout, l.Stderr...)...)
+		r.said = append(r.said, append(l.Stdout, l.Stderr...)...)
 	}
 }
 
 // rest reads to the end.
 func (r *debugRun) rest() (stdout, stderr string, last debugLine) {
 	r.t.Helper()
+	stdout = string(r.said)
 	for {
 		l, err := r.next()
 		if err != nil {
