@@ -95,7 +95,8 @@ type configShown struct {
 }
 
 type configTools struct {
-	Sandbox sandbox.Config `json:"sandbox"`
+	Sandbox    sandbox.Config `json:"sandbox"`
+	MCPServers []mcpServer    `json:"mcp_servers"`
 }
 
 type configGateway struct {
@@ -127,6 +128,9 @@ func effectiveConfig(env *command.Env) (configShown, error) {
 func readConfig(file *config.Config) (out configShown, err error) {
 	out.Tools.Sandbox = sandbox.Default()
 	if err = file.Sandbox(&out.Tools.Sandbox); err != nil {
+		return out, err
+	}
+	if out.Tools.MCPServers, err = mcpServers(file); err != nil {
 		return out, err
 	}
 	if out.Network, err = networkOf(file); err != nil {

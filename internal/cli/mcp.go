@@ -21,7 +21,7 @@ import (
 
 // addMCP adds the group mcp.
 func addMCP(t *command.Table) {
-	t.AddGroup(command.Group{Name: "mcp", Summary: "Offer the commands as tools to an agent (MCP)"})
+	t.AddGroup(command.Group{Name: "mcp", Summary: "MCP servers for agents, and the commands as one"})
 	command.Add(t, command.Spec[mcpServeInput, struct{}]{
 		Group: "mcp", Name: "serve", Access: command.Write, Reach: command.LocalOnly,
 		Summary: "Serve the commands as MCP tools on stdin and stdout",
@@ -57,6 +57,8 @@ in there call ravi GROUP COMMAND, with the key of their run.`,
 		},
 		Print: func(*command.Env, io.Writer, struct{}) error { return nil },
 	})
+	addMCPList(t)
+	addMCPCheck(t)
 }
 
 type mcpServeInput struct{}

@@ -83,20 +83,8 @@ func askCreate(ctx context.Context, env *command.Env, in createInput) (out creat
 	if !env.Caller.IsOperator() {
 		return out, &command.Error{Code: command.CodeUnavailable, Message: "sandboxes are made by the daemon, and this is not it", Hint: "ask the daemon's gateway", Status: http.StatusServiceUnavailable, Exit: command.ExitFailed}
 	}
-	if in.Workspace != "" {
-		if in.Workspace, err = filepath.Abs(in.Workspace); err != nil {
-			return out, err
-		}
-	}
-	for i, v := range in.Volumes {
-		host, guest, ok := strings.Cut(v, ":")
-		if !ok {
-			continue // it is refused with the rest
-		}
-		if host, err = filepath.Abs(host); err != nil {
-			return out, err
-		}
-		in.Volumes[i] = host + ":" + guest
+	if err := in.absolute(); err != nil {
+		return out, err
 	}
 	home, err := env.Home()
 	if err != nil {
@@ -109,6 +97,26 @@ func askCreate(ctx context.Context, env *command.Env, in createInput) (out creat
 	err = daemon.Ask(ctx, filepath.Join(home, daemon.Socket), "sandbox/create", in.wire(), &out)
 	done(err)
 	return out, answered(err)
+}
+
+// absolute takes its paths from where this process stands.
+func (in *createInput) absolute() (err error) {
+	if in.Workspace != "" {
+		if in.Workspace, err = filepath.Abs(in.Workspace); err != nil {
+			return err
+		}
+	}
+	for i, v := range in.Volumes {
+		host, guest, ok := strings.Cut(v, ":")
+		if !ok {
+			continue // it is refused with the rest
+		}
+		if host, err = filepath.Abs(host); err != nil {
+			return err
+		}
+		in.Volumes[i] = host + ":" + guest
+	}
+	return nil
 }
 
 // wire is the input as the gateway reads it: durations as texts, and what was not given left out.

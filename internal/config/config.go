@@ -43,6 +43,8 @@ type Config struct {
 // Tools holds the settings of what agents work with.
 type Tools struct {
 	Sandbox strictjson.Raw `json:"sandbox"`
+	// MCP are the MCP servers.
+	MCP strictjson.Raw `json:"mcp_servers"`
 }
 
 // Gateway is the block gateway.
@@ -202,6 +204,9 @@ func Parse(data []byte, name string) (*Config, error) {
 
 // Sandbox decodes the block tools.sandbox into a value that holds the defaults.
 func (c *Config) Sandbox(into any) error { return c.located(c.Tools.Sandbox.Decode(into)) }
+
+// MCPServers decodes the block tools.mcp_servers.
+func (c *Config) MCPServers(into any) error { return c.located(c.Tools.MCP.Decode(into)) }
 
 // Network decodes the block network.
 func (c *Config) Network(into any) error { return c.located(c.Net.Decode(into)) }

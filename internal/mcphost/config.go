@@ -24,7 +24,7 @@ const (
 // Times that apply where none are set. A server that npx first has to download takes a while.
 const (
 	DefaultToolTimeout  = 30 * time.Second
-	DefaultStartTimeout = 60 * time.Second
+	DefaultStartTimeout = 2 * time.Minute
 	maxTimeout          = 24 * time.Hour
 )
 
@@ -172,9 +172,10 @@ func checkURL(text string) error {
 	return nil
 }
 
-// toolTimeout and startTimeout are the times that apply.
-func (s Server) toolTimeout() time.Duration  { return cmp.Or(s.ToolTimeout, DefaultToolTimeout) }
-func (s Server) startTimeout() time.Duration { return cmp.Or(s.StartTimeout, DefaultStartTimeout) }
+// Timeouts are the times that apply: for a call, and for the start.
+func (s Server) Timeouts() (call, start time.Duration) {
+	return cmp.Or(s.ToolTimeout, DefaultToolTimeout), cmp.Or(s.StartTimeout, DefaultStartTimeout)
+}
 
 // reference is a secret in a text.
 var reference = regexp.MustCompile(`\$\{([^}]*)\}`)

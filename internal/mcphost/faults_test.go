@@ -21,7 +21,7 @@ func TestServersThatDoNotBegin(t *testing.T) {
 	secret := own("plain")
 	secret.Env = map[string]string{"KEY": "${NOT_GIVEN}"}
 	h := connect(t, sb, e,
-		silent, named("flood", own("flood")), named("endless", own("endless")), named("secret", secret),
+		silent, named("stranger", own("stranger")), named("flood", own("flood")), named("endless", own("endless")), named("secret", secret),
 		Server{Name: "none", Command: "no-such-program"},
 		Server{Name: "exits", Command: "sh", Args: []string{"-c", "echo the module is missing >&2; exit 4"}},
 		Server{Name: "strange", Transport: "carrier-pigeon", Command: "sh"},
@@ -30,7 +30,8 @@ func TestServersThatDoNotBegin(t *testing.T) {
 		named("good", own("plain")),
 	)
 	want := map[string]string{
-		"silent": "not ready within 1s (start_timeout)", "flood": "4194304 bytes that are no messages", "endless": "a line of more than 16777216 bytes",
+		"silent": "not ready within 1s (start_timeout)", "stranger": "who are you",
+		"flood": "4194304 bytes that are no messages", "endless": "a line of more than 16777216 bytes",
 		"secret": "add --secret NOT_GIVEN", "none": "no-such-program: command not found", "exits": "exit code 4; its last words: the module is missing",
 		"strange": "must be stdio, http or sse", "nothing": "neither a command nor a url", "closed": "no network: allow it with --allow-net mcp.example:8443", "good": "",
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"sync"
 	"time"
 
@@ -26,7 +27,10 @@ const (
 
 var firstRestart = 500 * time.Millisecond // less in tests
 
-var errLate = errors.New("it took too long")
+var (
+	errLate     = errors.New("it took too long")
+	errNotReady = errors.New("it was not ready within")
+)
 
 // server is one server, in one life after another.
 type server struct {
@@ -44,6 +48,7 @@ type server struct {
 }
 
 func newServer(h *Host, conf Server) *server {
+	conf.ToolTimeout, conf.StartTimeout = conf.Timeouts()
 	return &server{Server: conf, host: h, slots: make(chan struct{}, maxCalls), kept: make(chan struct{}), change: make(chan struct{})}
 }
 
@@ -150,8 +155,8 @@ func (s *server) connect(ctx context.Context) (*link, error) {
 	end := func() { cancel(ErrClosed) }
 	giveUp := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
 	closing := context.AfterFunc(s.host.life, end)
-	late := time.AfterFunc(s.startTimeout(), func() {
-		cancel(fmt.Errorf("it was not ready within %gs (start_timeout)", s.startTimeout().Seconds()))
+	late := time.AfterFunc(s.StartTimeout, func() {
+		cancel(fmt.Errorf("%w %gs (start_timeout)", errNotReady, s.StartTimeout.Seconds()))
 	})
 	l := &link{began: time.Now(), changed: make(chan struct{}, 1), over: make(chan struct{})}
 	transport, explain, err := s.transport(life, end, l)
@@ -164,9 +169,11 @@ func (s *server) connect(ctx context.Context) (*link, error) {
 	if err == nil {
 		return l, nil
 	}
-	if life.Err() != nil {
+	ended := life.Err() != nil
+	if ended {
 		err = context.Cause(life)
-	} else if explain != nil {
+	}
+	if explain != nil && (!ended || errors.Is(err, errNotReady)) {
 		err = explain(err)
 	}
 	if l.session != nil {
@@ -186,10 +193,10 @@ func (s *server) transport(life context.Context, end func(), l *link) (t sdk.Tra
 			return nil, nil, err
 		}
 		explain = func(err error) error {
-			if p.isOver() {
+			if p.isOver() && p.err != errLeft {
 				return p.err
 			}
-			return err
+			return p.quoting(err)
 		}
 		l.why = func() error { return explain(errors.New("the conversation broke off")) }
 		l.stop = func(ctx context.Context) error { defer end(); return p.stop(ctx) }
@@ -304,15 +311,18 @@ func (s *server) serve(l *link) bool {
 			return true
 		case <-l.changed:
 		}
-		ctx, cancel := context.WithTimeout(s.host.life, s.startTimeout())
+		ctx, cancel := context.WithTimeout(s.host.life, s.StartTimeout)
 		tools, err := s.list(ctx, l)
 		cancel()
 		if err == nil {
 			s.mu.Lock()
+			other := !reflect.DeepEqual(s.tools, tools)
 			s.tools = tools
 			s.mu.Unlock()
-			s.host.setTools()
-			s.host.say(s.Name, KindLog, fmt.Sprintf("it offers %d tools now", len(tools)))
+			if other {
+				s.host.setTools()
+				s.host.say(s.Name, KindLog, fmt.Sprintf("it offers %d tools now", len(tools)))
+			}
 		} else if s.host.life.Err() == nil {
 			s.host.say(s.Name, KindWarning, err.Error())
 		}
@@ -375,7 +385,7 @@ func (s *server) call(ctx context.Context, tool string, args json.RawMessage) (t
 	defer cancel(nil)
 	closing := context.AfterFunc(s.host.life, func() { cancel(ErrClosed) })
 	defer closing()
-	late := time.AfterFunc(s.toolTimeout(), func() { cancel(errLate) })
+	late := time.AfterFunc(s.ToolTimeout, func() { cancel(errLate) })
 	defer late.Stop()
 	res, err := s.ask(within, tool, args)
 	switch {
@@ -387,7 +397,7 @@ func (s *server) call(ctx context.Context, tool string, args json.RawMessage) (t
 	case s.host.life.Err() != nil:
 		return "", false, ErrClosed
 	case within.Err() != nil:
-		return fmt.Sprintf("(MCP tool call timed out after %gs)", s.toolTimeout().Seconds()), true, nil
+		return fmt.Sprintf("(MCP tool call timed out after %gs)", s.ToolTimeout.Seconds()), true, nil
 	}
 	var refused *jsonrpc.Error
 	if errors.As(err, &refused) {

@@ -32,6 +32,9 @@ const (
 // grace is how long a program may take to end by itself once its input has ended, and again once it was asked to.
 const grace = 2 * time.Second
 
+// errLeft: this side ended the conversation.
+var errLeft = errors.New("the conversation was ended")
+
 // pipe is a program in the sandbox, and the conversation with it. Nothing of it is kept beyond the bounds: a program
 // that says more than is read waits, as one does that reads less than is said.
 type pipe struct {
@@ -45,6 +48,7 @@ type pipe struct {
 	noisy          int // bytes that were no messages
 
 	over chan struct{} // closed when the conversation has ended
+	told chan struct{} // closed when the process is over, and all that it wrote was told
 	once sync.Once
 	err  error // why; to be read when over is closed
 
@@ -63,7 +67,7 @@ func startPipe(ctx context.Context, sb *sandbox.Sandbox, s Server, say func(Kind
 	if err != nil {
 		return nil, err
 	}
-	c := &pipe{in: make(chan jsonrpc.Message, waiting), out: make(chan []byte, waiting), over: make(chan struct{})}
+	c := &pipe{in: make(chan jsonrpc.Message, waiting), out: make(chan []byte, waiting), over: make(chan struct{}), told: make(chan struct{})}
 	c.noise = quota{most: tellNoise, what: "lines that are no messages", say: func(text string) { say(KindLog, text) }}
 	c.errs = quota{most: tellErrs, what: "lines on standard error", say: func(text string) { say(KindWarning, text) }}
 	c.stdout = splitter{most: maxLine, line: c.hear, long: func([]byte) {
@@ -81,6 +85,7 @@ func startPipe(ctx context.Context, sb *sandbox.Sandbox, s Server, say func(Kind
 	}
 	go c.send()
 	go func() {
+		defer close(c.told)
 		status, err := c.process.Wait()
 		c.stdout.finish()
 		c.stderr.finish()
@@ -102,12 +107,17 @@ func (c *pipe) ended(status sandbox.Status, err error) error {
 	case status.Reason == sandbox.ReasonSignal:
 		text = fmt.Sprintf("its program was ended by the signal %d", status.Signal)
 	}
+	return c.quoting(errors.New(text))
+}
+
+// quoting is an error with what the program wrote last on standard error, which mostly says what is wrong.
+func (c *pipe) quoting(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.last) > 0 {
-		text += "; its last words: " + strings.Join(c.last, " | ")
+	if len(c.last) == 0 {
+		return err
 	}
-	return errors.New(text)
+	return fmt.Errorf("%w; its last words: %s", err, strings.Join(c.last, " | "))
 }
 
 // finish ends the conversation. What the program says from now on is dropped.
@@ -253,14 +263,14 @@ func (c *pipe) Write(ctx context.Context, m jsonrpc.Message) error {
 
 // Close ends the conversation; the program is ended by stop.
 func (c *pipe) Close() error {
-	c.finish(io.EOF)
+	c.finish(errLeft)
 	return nil
 }
 
 // stop ends the program: its input ends, then it is asked to end, then it is killed with all that it started and left
 // behind. When ctx ends it is killed at once.
 func (c *pipe) stop(ctx context.Context) error {
-	c.finish(io.EOF)
+	c.finish(errLeft)
 	c.stdin.Close()
 	if !c.gone(ctx) {
 		// One that just ended is as good.
@@ -271,7 +281,11 @@ func (c *pipe) stop(ctx context.Context) error {
 	defer cancel()
 	err := c.process.Kill(kill)
 	if errors.Is(err, sandbox.ErrNotFound) || errors.Is(err, sandbox.ErrEnded) || errors.Is(err, sandbox.ErrClosed) {
-		return nil
+		err = nil
+	}
+	select {
+	case <-c.told:
+	case <-kill.Done():
 	}
 	return err
 }

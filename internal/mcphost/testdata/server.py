@@ -15,6 +15,7 @@ def tool(name, **more):
 
 
 if mode == "silent":
+    print("still thinking", file=sys.stderr, flush=True)
     for line in sys.stdin:
         pass
     sys.exit()
@@ -68,6 +69,9 @@ for line in sys.stdin:
     method, id = m.get("method"), m.get("id")
     if method is None:
         answers.append("%s:%s" % (id, m["error"]["code"] if "error" in m else "ok"))
+    elif method == "initialize" and mode == "stranger":
+        print("I speak another language", file=sys.stderr, flush=True)
+        say({"id": id, "error": {"code": -32000, "message": "who are you"}})
     elif method == "initialize":
         say({"id": id, "result": {"protocolVersion": "2025-06-18", "capabilities": {"tools": {"listChanged": True}}, "serverInfo": {"name": "bad\x1b[31m", "version": "1"}}})
     elif method == "tools/list":
