@@ -9,7 +9,9 @@ import (
 
 func registerShell() {
 	register(quiet, ":", "true", "false", "sleep", "touch", "umask", "ulimit", "jobs", "disown", "suspend")
-	register(func(c *call) { c.st.left = true }, "exit", "return", "break", "continue", "logout")
+	register(func(c *call) { c.st.left, c.st.gone = true, true }, "exit", "logout")
+	register(func(c *call) { c.st.returns = true }, "return")
+	register(func(c *call) { c.st.skips = true }, "break", "continue")
 	register((*call).changeFolder, "cd", "chdir", "pushd")
 	register(func(c *call) { c.st.cwd, c.st.failed = unionOf(c.st.old, []string{hole}), c.st.cwd }, "popd")
 	register((*call).eval, "eval")
@@ -78,8 +80,8 @@ func (c *call) source() {
 	if f.loaded {
 		c.ask(Remote, "a shell runs what was just loaded from the network")
 	}
-	switch known := !unknown(f.text); {
-	case known:
+	switch {
+	case f.text != hole:
 		c.judge.shell(c.st, f.text)
 	case strings.HasPrefix(c.args[0], "/dev/") || unknown(c.args[0]):
 		c.ask(Unclear, "a shell runs text that cannot be known before it runs")
@@ -119,8 +121,11 @@ func (c *call) unset() {
 			c.st.forget(nil)
 			continue
 		}
-		if !functions && syntax.ValidName(name) {
+		if !functions && syntax.ValidName(name) && !c.flag("n", "") {
 			c.st.set(name, "")
+		} else if !syntax.ValidName(name) { // an element
+			array, _, _ := strings.Cut(name, "[")
+			c.st.set(array, wild, wild)
 		}
 		if name == "IFS" {
 			delete(c.st.vars, name)
@@ -185,11 +190,20 @@ func (c *call) readInto() {
 	}
 	for i, name := range names {
 		c.injected(name)
+		if symbolic(name) {
+			c.st.forget(nil)
+			continue
+		}
 		var forms []string
+		if v, ok := c.st.vars[name]; ok { // it may come to nothing
+			for _, f := range v.forms {
+				forms = unionOf(forms, []string{strings.Join(f, " ")})
+			}
+		}
 		for _, line := range lines {
 			fields := strings.Fields(line)
 			switch {
-			case strings.ContainsAny(line, `\`) || c.st.vars["IFS"].forms != nil && len(names) > 1 || array:
+			case unknown(line) || strings.ContainsAny(line, `\`) || c.st.vars["IFS"].forms != nil && len(names) > 1 || array:
 				forms = unionOf(forms, []string{hole})
 			case i >= len(fields):
 				forms = unionOf(forms, []string{""})
@@ -353,7 +367,7 @@ func (c *call) runFile(child *state, name string) {
 	if f.loaded {
 		c.ask(Remote, "a shell runs what was just loaded from the network")
 	}
-	if !unknown(f.text) {
+	if f.text != hole {
 		c.judge.shell(child, f.text)
 	}
 }

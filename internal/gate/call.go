@@ -178,7 +178,7 @@ func (j *judge) special(name string, forms []string) {
 func (j *judge) declare(st *state, c *syntax.DeclClause) {
 	variant := c.Variant.Value
 	exports := variant == "export"
-	reference, odd := variant == "nameref", false
+	reference, odd, fixed, global := variant == "nameref", false, variant == "readonly", false
 	for _, a := range c.Args {
 		if a.Naked && a.Name == nil && a.Value != nil {
 			for _, form := range j.words(st, []*syntax.Word{a.Value}) {
@@ -189,6 +189,7 @@ func (j *judge) declare(st *state, c *syntax.DeclClause) {
 						exports = exports || strings.Contains(arg, "x")
 						reference = reference || strings.Contains(arg, "n")
 						odd = odd || strings.ContainsAny(arg, "iluc")
+						fixed, global = fixed || strings.Contains(arg, "r"), global || strings.Contains(arg, "g")
 						st.funcsExported = st.funcsExported || exports && strings.Contains(arg, "f")
 					case ok && syntax.ValidName(name):
 						st.set(name, text)
@@ -205,6 +206,9 @@ func (j *judge) declare(st *state, c *syntax.DeclClause) {
 		if reference {
 			j.found(Ask, Unclear, "a variable is set by another name", a.Name.Value)
 		}
+		if n := len(j.calls); n > 0 && !exports && variant != "export" && variant != "readonly" && !global {
+			j.calls[n-1].locals[a.Name.Value] = true
+		}
 		if odd {
 			st.vars[a.Name.Value] = variable{forms: nothing, odd: true, exported: exports}
 		}
@@ -212,7 +216,7 @@ func (j *judge) declare(st *state, c *syntax.DeclClause) {
 			v, ok := st.vars[a.Name.Value]
 			switch {
 			case ok:
-				v.exported = v.exported || exports
+				v.exported, v.fixed = v.exported || exports, v.fixed || fixed
 			case variant != "export" && variant != "readonly":
 				v = variable{forms: [][]string{{""}, {hole}}, exported: exports}
 			default:
@@ -222,6 +226,10 @@ func (j *judge) declare(st *state, c *syntax.DeclClause) {
 			continue
 		}
 		j.assign(st, a, exports)
+		if v := st.vars[a.Name.Value]; fixed {
+			v.fixed = true
+			st.vars[a.Name.Value] = v
+		}
 	}
 }
 
@@ -286,7 +294,7 @@ func (j *judge) script(st *state, f input, argv []string) {
 	}
 	child := st.child()
 	child.zero, child.args = argv[0], argv[1:]
-	if !unknown(f.text) {
+	if f.text != hole {
 		j.shell(child, f.text)
 	}
 }

@@ -51,6 +51,9 @@ func (j *judge) param(st *state, p *syntax.ParamExp) (lists [][]string, apart bo
 	case p.Repl != nil:
 		with := oneOf(j.text(st, p.Repl.With))
 		orig := oneOf(j.text(st, p.Repl.Orig))
+		if strings.ContainsAny(orig, "*?[\\") || strings.HasPrefix(orig, "#") || strings.HasPrefix(orig, "%") || strings.Contains(with, "&") {
+			return nothing, apart // patterns, which quotes may have taken the sense of
+		}
 		return computed(lists, with+orig, &syntax.ParamExp{Repl: &syntax.Replace{All: p.Repl.All, Orig: word(orig), With: word(with)}}), apart
 	case p.Slice != nil:
 		if len(lists) > 0 && (apart || name == "@" || name == "*") {
@@ -216,6 +219,9 @@ func (j *judge) alternative(st *state, p *syntax.ParamExp, name string, lists []
 			add(l)
 		default:
 			arg := oneOf(words)
+			if strings.ContainsAny(arg, "*?[\\") && (p.Exp.Word.Lit() != arg || strings.Contains(arg, "\\")) {
+				arg = hole // quotes may have taken a pattern's sense
+			}
 			add(computed([][]string{l}, arg, &syntax.ParamExp{Exp: &syntax.Expansion{Op: p.Exp.Op, Word: word(arg)}})...)
 		}
 	}

@@ -13,6 +13,7 @@ type variable struct {
 	forms    [][]string
 	array    bool
 	exported bool
+	fixed    bool // it is read-only, so that what is assigned may not be taken
 	odd      bool // what is assigned is not what it holds: declare -i, -l, -u
 }
 
@@ -58,7 +59,12 @@ type state struct {
 	in  *input
 	out *output
 
-	errexit, left bool // set -e; the rest may not run
+	errexit       bool // set -e
+	quiet         bool // which does not hold for what just failed
+	left          bool // the rest of the shell may not run
+	gone          bool // it does not run
+	skips         bool // the rest of a loop's body may not run
+	returns       bool // the rest of a function's body may not run
 	rewired       bool // an exec just changed its descriptors
 	funcsExported bool
 }
@@ -109,6 +115,7 @@ func (st *state) child() *state {
 	}
 	clear(c.aliases)
 	c.args, c.errexit, c.failed = nil, false, nil
+	c.left, c.gone, c.skips, c.returns = false, false, false, false
 	return c
 }
 
@@ -155,7 +162,7 @@ func (st *state) merge(o *state) {
 		if len(v.forms) > maxForms {
 			v.forms = [][]string{{hole}}
 		}
-		v.array, v.exported, v.odd = v.array || w.array, v.exported && w.exported, v.odd || w.odd
+		v.array, v.exported, v.odd, v.fixed = v.array || w.array, v.exported && w.exported, v.odd || w.odd, v.fixed || w.fixed
 		st.vars[name] = v
 	}
 	for name := range o.funcs {
@@ -179,29 +186,30 @@ func (st *state) merge(o *state) {
 	maps.Copy(st.names, o.names)
 	for name, f := range o.files {
 		if g, ok := st.files[name]; ok && g != f {
-			f = input{text: hole, loaded: f.loaded || g.loaded}
+			f = input{text: g.text + "\n" + f.text + "\n" + hole, loaded: f.loaded || g.loaded}
 		}
 		st.files[name] = f
 	}
 	for name, f := range st.files {
 		if _, ok := o.files[name]; !ok {
-			st.files[name] = input{text: hole, loaded: f.loaded}
+			st.files[name] = input{text: f.text + "\n" + hole, loaded: f.loaded}
 		}
 	}
 	if !slices.Equal(st.args, o.args) {
 		st.args = []string{wild}
 	}
 	st.cwd, st.failed, st.old = unionOf(st.cwd, o.cwd), unionOf(st.failed, o.failed), unionOf(st.old, o.old)
-	st.errexit, st.left = st.errexit && o.errexit, st.left || o.left
+	st.errexit, st.quiet = st.errexit && o.errexit, st.quiet || o.quiet
+	st.left, st.gone, st.skips, st.returns = st.left || o.left, st.gone && o.gone, st.skips || o.skips, st.returns || o.returns
 	st.funcsExported = st.funcsExported || o.funcsExported
 }
 
 // settle ends a statement: whether its cd went well is no longer known, unless a failure ends the shell.
 func (st *state) settle() {
-	if !st.errexit {
+	if !st.errexit || st.quiet {
 		st.cwd = unionOf(st.cwd, st.failed)
 	}
-	st.failed = nil
+	st.failed, st.quiet = nil, false
 }
 
 func (st *state) set(name string, value ...string) {
@@ -214,12 +222,15 @@ func (st *state) set(name string, value ...string) {
 	if old.odd {
 		value = []string{hole}
 	}
-	st.vars[name] = variable{forms: [][]string{value}, array: len(value) != 1, exported: old.exported, odd: old.odd}
+	old.forms, old.array = old.taken([][]string{value}), len(value) != 1
+	st.vars[name] = old
 }
 
 // setForms sets a plain variable to what it may be.
 func (st *state) setForms(name string, forms []string) {
-	v := variable{exported: st.vars[name].exported, odd: st.vars[name].odd}
+	old := st.vars[name]
+	v := old
+	v.forms, v.array = nil, false
 	if len(forms) > maxForms || v.odd {
 		forms = []string{hole}
 	}
@@ -229,12 +240,30 @@ func (st *state) setForms(name string, forms []string) {
 		}
 		v.forms = append(v.forms, []string{f})
 	}
+	v.forms = old.taken(v.forms)
 	st.vars[name] = v
+}
+
+// taken are the forms after an assignment.
+func (v variable) taken(forms [][]string) [][]string {
+	if v.fixed {
+		return union(v.forms, forms)
+	}
+	return forms
+}
+
+// maybe runs do, which may not come to pass: what it changes may be as it was. What is written stays known.
+func (st *state) maybe(do func()) {
+	before := st.clone()
+	do()
+	files, names, gone := st.files, st.names, before.gone
+	st.merge(before)
+	st.files, st.names, st.gone = files, names, gone
 }
 
 // print is what a command prints. Where it is not certain that the shell comes here, it is anything.
 func (st *state) print(text string) {
-	if text != "" && (st.left || st.errexit) {
+	if text != "" && (st.left || st.errexit || st.skips || st.returns) {
 		text = hole
 	}
 	st.out.add(text)
@@ -266,7 +295,7 @@ func (st *state) forget(o *state) {
 				continue
 			}
 		}
-		st.vars[name] = variable{forms: [][]string{{hole}}, exported: v.exported, odd: v.odd}
+		st.vars[name] = variable{forms: [][]string{{hole}}, exported: v.exported, odd: v.odd, fixed: v.fixed}
 	}
 	if o == nil || !covers(o.cwd, st.cwd) {
 		st.cwd = unionOf(st.cwd, []string{hole})

@@ -8,14 +8,6 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// frame is a function that is being called.
-type frame struct {
-	body              *syntax.Stmt
-	start             *state // what it started from
-	background, piped int
-	pipes             map[*syntax.CallExpr]bool // where it called itself into or out of a pipe
-}
-
 // shell judges text as a shell's, in the state st.
 func (j *judge) shell(st *state, text string) {
 	if strings.TrimSpace(text) == "" || !j.step() {
@@ -58,7 +50,11 @@ func nesting(text string) int {
 
 func (j *judge) stmts(st *state, list []*syntax.Stmt) {
 	for _, s := range list {
-		j.stmt(st, s)
+		if st.skips || st.returns {
+			st.maybe(func() { j.stmt(st, s) })
+		} else {
+			j.stmt(st, s)
+		}
 		st.settle()
 	}
 }
@@ -77,7 +73,15 @@ func (j *judge) stmt(st *state, s *syntax.Stmt) {
 		}
 		return
 	}
-	j.redirected(st, s)
+	// Where a file cannot be opened, nothing runs.
+	if slices.ContainsFunc(s.Redirs, func(r *syntax.Redirect) bool {
+		return r.Op != syntax.Hdoc && r.Op != syntax.DashHdoc && r.Op != syntax.WordHdoc && r.Op != syntax.DplOut && r.Op != syntax.DplIn && r.Word.Lit() != "/dev/null"
+	}) && s.Cmd != nil {
+		st.maybe(func() { j.redirected(st, s) })
+	} else {
+		j.redirected(st, s)
+	}
+	st.quiet = st.quiet || s.Negated
 }
 
 // redirected runs a statement with its redirections.
@@ -213,7 +217,8 @@ func oneOf(forms []string) string {
 // inSubshell runs do in a state of its own, and gives what is printed.
 func (j *judge) inSubshell(st *state, do func(*state)) *output {
 	c := st.subshell()
-	c.out, c.left = &output{}, false
+	c.out = &output{}
+	c.left, c.gone, c.skips, c.returns = false, false, false, false
 	do(c)
 	return c.out
 }
@@ -263,6 +268,7 @@ func (j *judge) loop(st *state, body func(*state)) {
 		}
 	}
 	st.settle()
+	st.skips = false
 }
 
 func (j *judge) command(st *state, cmd syntax.Command) {
@@ -345,7 +351,7 @@ func (j *judge) binary(st *state, c *syntax.BinaryCmd) {
 		failed := st.failed
 		st.failed = nil
 		j.branches(st, func(s *state) { j.stmt(s, c.Y) }, func(*state) {})
-		st.failed = unionOf(st.failed, failed)
+		st.failed, st.quiet = unionOf(st.failed, failed), true
 	default: // ||
 		j.stmt(st, c.X)
 		failed := st.failed
@@ -354,12 +360,12 @@ func (j *judge) binary(st *state, c *syntax.BinaryCmd) {
 		if failed != nil {
 			other.cwd = failed
 		}
-		other.left, other.out = false, &output{}
+		other.out = &output{}
 		j.stmt(other, c.Y)
 		if other.b() != "" {
 			st.out.add(hole)
 		}
-		if other.left {
+		if other.gone {
 			st.left = true // here, the first part went well
 			return
 		}
@@ -456,6 +462,7 @@ func (j *judge) forEach(st *state, c *syntax.ForClause) {
 			st.set(iter.Name.Value, item)
 			j.stmts(st, c.Do)
 		}
+		st.skips = false
 		return
 	}
 	var all []string
@@ -474,62 +481,4 @@ func (j *judge) forEach(st *state, c *syntax.ForClause) {
 		s.setForms(iter.Name.Value, all)
 		j.stmts(s, c.Do)
 	})
-}
-
-// call runs a function's body with its arguments.
-func (j *judge) call(st *state, at *syntax.CallExpr, name string, f function, args []string) {
-	outer := st.args
-	var ways []func(*state)
-	for _, body := range f.bodies {
-		ways = append(ways, func(s *state) {
-			s.args = slices.Clone(args)
-			if j.again(s, at, name, body) {
-				j.deeper(func() {
-					j.calls = append(j.calls, &frame{body: body, start: s.clone(), background: j.background, piped: j.piped, pipes: map[*syntax.CallExpr]bool{}})
-					j.stmt(s, body)
-					j.calls = j.calls[:len(j.calls)-1]
-				})
-			} else {
-				s.out.add(hole)
-				s.cwd = unionOf(s.cwd, []string{hole})
-				for v := range s.vars { // what the inner calls set
-					s.setForms(v, []string{hole})
-				}
-			}
-			s.args = outer
-		})
-	}
-	if len(ways) == 1 {
-		ways[0](st)
-	} else if len(ways) > 1 {
-		j.branches(st, ways...)
-	}
-}
-
-// again judges that a function calls itself: each time in a process of its own, that is a bomb. It says whether the body
-// has to be judged again: it has, as long as it starts from something that it was not judged with.
-func (j *judge) again(st *state, at *syntax.CallExpr, name string, body *syntax.Stmt) bool {
-	n, known := 0, false
-	for _, fr := range j.calls {
-		if fr.body != body {
-			continue
-		}
-		if n++; n == 1 {
-			switch {
-			case j.background > fr.background:
-				j.found(Deny, Bomb, "the function "+shown(name)+" starts itself in the background, again and again", name)
-			case j.piped > fr.piped:
-				fr.pipes[at] = true
-				if len(fr.pipes) > 1 {
-					j.found(Deny, Bomb, "the function "+shown(name)+" starts itself more than once in pipes", name)
-				}
-				j.found(Ask, Bomb, "the function "+shown(name)+" starts itself in a pipe", name)
-			}
-		}
-		known = known || st.within(fr.start)
-	}
-	if n == 2 {
-		st.forget(nil) // what changes from call to call may be anything
-	}
-	return n < 3 && !known
 }

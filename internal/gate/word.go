@@ -180,7 +180,12 @@ func (j *judge) parts(st *state, forms []partial, parts []syntax.WordPart, at pl
 			forms = j.parts(st, forms, p.Parts, quoted)
 		case *syntax.ParamExp:
 			lists, apart := j.param(st, p)
-			forms = each(forms, st.expansions(lists, apart, at))
+			options := st.expansions(lists, apart, at)
+			if at == argument && p.Exp != nil && quotes(p.Exp.Word) {
+				// What is quoted in ${x:-"a b"} is not split, and what comes from x is: both are judged.
+				options = append(options, st.expansions(lists, false, quoted)...)
+			}
+			forms = each(forms, options)
 		case *syntax.CmdSubst:
 			o := j.inSubshell(st, func(c *state) { j.deeper(func() { j.stmts(c, p.Stmts) }) })
 			text := strings.TrimRight(o.b.String(), "\n")
@@ -348,6 +353,14 @@ func (st *state) home() []string {
 		out = append(out, strings.Join(f, " "))
 	}
 	return out
+}
+
+// quotes says that some of a word is quoted.
+func quotes(w *syntax.Word) bool {
+	return w != nil && slices.ContainsFunc(w.Parts, func(p syntax.WordPart) bool {
+		lit, ok := p.(*syntax.Lit)
+		return !ok || strings.Contains(lit.Value, `\`)
+	})
 }
 
 func isList(p syntax.WordPart) bool {
