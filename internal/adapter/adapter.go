@@ -133,11 +133,14 @@ type Event struct {
 
 var programs = []Program{claude, codex, gemini, opencode, pi, ownCommand}
 
-// Programs are all programs that are known by name.
+// Programs are all programs that are known by name, and started in the sandbox.
 func Programs() []Program { return slices.Clone(programs) }
 
-// Lookup is the program of that name.
+// Lookup is the program of that name, or Ravi's own loop.
 func Lookup(name string) (Program, bool) {
+	if name == Loop {
+		return ownLoop, true
+	}
 	i := slices.IndexFunc(programs, func(p Program) bool { return p.Name == name })
 	if i < 0 {
 		return Program{}, false

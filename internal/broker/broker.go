@@ -110,6 +110,9 @@ type Options struct {
 	Providers []Provider
 	Lease     Lease
 	Grants    check.Grants
+	// Within, which may be nil, is the broker of the lease that this one's is carved out of: whatever is used here counts
+	// there too, and is let through only if that lease's limits let it.
+	Within *Broker
 	// Begin writes a call down before it is sent, or that it was refused. If it fails the call is not sent.
 	Begin func(context.Context, Call) error
 	// End is told how a call that was sent ended.

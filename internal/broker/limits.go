@@ -13,6 +13,9 @@ import (
 type ledger struct {
 	limits Limits
 	now    func() time.Time
+	// above is the ledger of the lease that this one was carved out of: what is used counts there as well, and its limits
+	// hold. nil: there is none.
+	above *ledger
 
 	mu       sync.Mutex
 	used     Usage
@@ -66,7 +69,14 @@ func (l *ledger) admit(provider, model string, estimate Usage) *refusal {
 			return &refusal{status: http.StatusTooManyRequests, after: max(time.Second, time.Minute-now.Sub(l.recent[0])),
 				message: fmt.Sprintf("the lease's limit of %d requests a minute is reached; wait a little", most)}
 		}
-		l.recent = append(l.recent, now)
+	}
+	if l.above != nil {
+		if refused := l.above.admit(provider, model, estimate); refused != nil {
+			return refused
+		}
+	}
+	if l.limits.PerMinute > 0 {
+		l.recent = append(l.recent, l.now())
 	}
 	l.requests++
 	l.underWay.add(estimate)
@@ -97,6 +107,9 @@ func soon(format string, args ...any) *refusal {
 
 // settle puts what a call did use in the place of what it was thought to need.
 func (l *ledger) settle(estimate, used Usage) {
+	if l.above != nil {
+		l.above.settle(estimate, used)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.underWay.subtract(estimate)
@@ -105,6 +118,9 @@ func (l *ledger) settle(estimate, used Usage) {
 
 // undo is for a call that was not sent after all.
 func (l *ledger) undo(estimate Usage) {
+	if l.above != nil {
+		l.above.undo(estimate)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.underWay.subtract(estimate)
@@ -112,6 +128,23 @@ func (l *ledger) undo(estimate Usage) {
 	if n := len(l.recent); n > 0 {
 		l.recent = l.recent[:n-1]
 	}
+}
+
+// share is one of n parts of what is left of the limits, of each at least something.
+func (l *ledger) share(n int64) Limits {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	part := func(most, used int64) int64 {
+		if most == 0 {
+			return 0
+		}
+		return max(1, (most-used)/n)
+	}
+	out := Limits{Requests: part(l.limits.Requests, l.requests), Tokens: part(l.limits.Tokens, l.used.tokens()+l.underWay.tokens()), PerMinute: l.limits.PerMinute}
+	if l.limits.USD > 0 {
+		out.USD = max(0.01, (l.limits.USD-float64(l.used.MicroUSD+l.underWay.MicroUSD)/1e6)/float64(n))
+	}
+	return out
 }
 
 func (l *ledger) total() Usage {

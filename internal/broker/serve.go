@@ -107,6 +107,9 @@ func New(o Options) (*Broker, error) {
 		b.transport = newTransport()
 	}
 	b.ledger.limits, b.ledger.now = o.Lease.Limits, b.now
+	if o.Within != nil {
+		b.ledger.above = &o.Within.ledger
+	}
 	b.over, b.endOver = context.WithCancelCause(context.Background())
 	return b, nil
 }
@@ -159,6 +162,9 @@ func (b *Broker) End(reason string) {
 
 // Usage is what was used through the lease so far, of calls that have ended.
 func (b *Broker) Usage() Usage { return b.ledger.total() }
+
+// Share is one of n equal parts of what is left of the lease's limits, for a lease within it.
+func (b *Broker) Share(n int64) Limits { return b.ledger.share(n) }
 
 // ServeHTTP serves a call of the agent.
 func (b *Broker) ServeHTTP(w http.ResponseWriter, r *http.Request) {

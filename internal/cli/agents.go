@@ -281,7 +281,7 @@ func programNames() (names []string) {
 	for _, p := range adapter.Programs() {
 		names = append(names, p.Name)
 	}
-	return names
+	return append(names, adapter.Loop)
 }
 
 // meantProgram is a hint about the agent program whose name is nearly this; if there is none, the other one.

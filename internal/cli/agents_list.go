@@ -38,6 +38,7 @@ const (
 	fromInstalled = "installed"
 	fromImage     = "image"
 	fromCommand   = "command"
+	fromRavi      = "ravi"
 )
 
 // agentPrograms are all agent programs. They say what this machine has, which is the operator's to know.
@@ -62,7 +63,7 @@ func agentPrograms(ctx context.Context, env *command.Env) ([]agentProgram, error
 	if err != nil {
 		return nil, err
 	}
-	for _, p := range adapter.Programs() {
+	for _, p := range append(adapter.Programs(), adapter.OwnLoop()) {
 		out = append(out, programHere(p, home, cfg.Backend, m))
 	}
 	return out, nil
@@ -71,6 +72,9 @@ func agentPrograms(ctx context.Context, env *command.Env) ([]agentProgram, error
 func programHere(p adapter.Program, home, backend string, m models) agentProgram {
 	a := agentProgram{Name: p.Name, Title: p.Title, Dialect: p.Dialect, Providers: []string{}}
 	providers, lacks := m.of(broker.Dialect(p.Dialect))
+	if p.Name == adapter.Loop {
+		providers = loopSpeaks(providers)
+	}
 	for _, p := range providers {
 		a.Providers = append(a.Providers, p.Name)
 	}
@@ -78,8 +82,12 @@ func programHere(p adapter.Program, home, backend string, m models) agentProgram
 		told := command.AsError(lacks)
 		a.Problem, a.Hint = told.Message, told.Hint
 	}
-	if p.Name == adapter.Command {
+	switch p.Name {
+	case adapter.Command:
 		a.From = fromCommand
+		return a
+	case adapter.Loop:
+		a.From = fromRavi
 		return a
 	}
 	i, err := install.Find(home, p)
@@ -182,6 +190,8 @@ func from(p agentProgram) string {
 		return p.Path
 	case fromCommand:
 		return "yours, after --"
+	case fromRavi:
+		return "a part of Ravi"
 	}
 	return "not installed yet"
 }

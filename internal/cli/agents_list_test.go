@@ -40,7 +40,7 @@ func TestProgramsProviders(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range all {
-		want := map[string][]string{"claude": {}, "codex": {"openai"}, "gemini": {"gemini"}}[p.Name]
+		want := map[string][]string{"claude": {}, "codex": {"openai"}, "gemini": {"gemini"}, "loop": {"openai"}}[p.Name]
 		if want == nil {
 			want = []string{"openai", "gemini"}
 		}
@@ -48,7 +48,7 @@ func TestProgramsProviders(t *testing.T) {
 			t.Errorf("%s: %v (%s), want %v", p.Name, p.Providers, p.Problem, want)
 		}
 	}
-	if b, err := json.Marshal(all); err != nil || strings.Contains(string(b), "something-long") || len(all) != len(adapter.Programs()) {
+	if b, err := json.Marshal(all); err != nil || strings.Contains(string(b), "something-long") || len(all) != len(adapter.Programs())+1 {
 		t.Errorf("%s, %v", b, err)
 	}
 }

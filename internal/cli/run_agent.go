@@ -49,6 +49,8 @@ func runAgent(ctx context.Context, env *command.Env, in *runInput, o *runs.Optio
 		return command.Usage(fmt.Sprintf("%s takes a task, and no command", p.Title), "say it with --task, or leave --agent out to run the command alone")
 	case p.Name != adapter.Command && in.Task == "" && in.TaskID == "":
 		return command.Usage(fmt.Sprintf("%s has nothing to do", p.Title), `say it with --task "…", --task-file or --task-id`)
+	case p.Name != adapter.Loop && in.Approval != nil:
+		return command.Usage("--approval-timeout is about the commands of --agent loop", "leave it out")
 	case in.Tokens < 0 || in.USD < 0:
 		return command.Usage("--max-tokens or --max-usd is negative", "leave it out for no bound")
 	}
@@ -95,8 +97,15 @@ func runModels(ctx context.Context, env *command.Env, in runInput, from sources,
 	limits.Tokens, limits.USD = tighter(limits.Tokens, in.Tokens), tighter(limits.USD, in.USD)
 	o.Models = &runs.Models{Providers: providers, Grants: m.Grants, Limits: limits, Record: in.Record}
 	o.Redact.Add(m.Known...)
-	if p.Name == adapter.Command {
+	switch p.Name {
+	case adapter.Command:
 		return nil
+	case adapter.Loop:
+		file, err := env.Config()
+		if err != nil {
+			return err
+		}
+		return runLoop(env, in, file, providers, o)
 	}
 	return findProgram(ctx, env, p, a, o, from.install)
 }

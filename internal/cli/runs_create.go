@@ -79,6 +79,7 @@ type runsCreateInput struct {
 	Model    string            `json:"model" flag:"model" value:"NAME" host:"none" usage:"the model that the agent program asks for"`
 	Tokens   int64             `json:"max_tokens" flag:"max-tokens" value:"N" host:"size" usage:"how many tokens it may use, in and out"`
 	USD      float64           `json:"max_usd" flag:"max-usd" value:"DOLLARS" host:"size" usage:"what its models may cost"`
+	Approval *time.Duration    `json:"approval_timeout" flag:"approval-timeout" value:"DURATION" host:"none" usage:"how long a command of --agent loop waits for ravi approvals grant (default 0: refused)"`
 	Record   bool              `json:"record" flag:"record" host:"size" usage:"keep what its models are asked and answer in models.jsonl"`
 	Session  string            `json:"session" flag:"session" value:"SESSION" host:"none" usage:"the conversation that it is about"`
 	TaskID   string            `json:"task_id" flag:"task-id" value:"TASK" host:"none" usage:"a task of ravi tasks to work on"`
@@ -99,7 +100,7 @@ type runsCreateInput struct {
 
 func (in runsCreateInput) run() runInput {
 	return runInput{
-		Repo: in.Repo, Ref: in.Ref, Task: in.Task, Agent: in.Agent, Resume: in.Resume, Model: in.Model, Tokens: in.Tokens, USD: in.USD, Record: in.Record, Session: in.Session, TaskID: in.TaskID, Context: in.Context, Connect: in.Connect,
+		Repo: in.Repo, Ref: in.Ref, Task: in.Task, Agent: in.Agent, Resume: in.Resume, Model: in.Model, Tokens: in.Tokens, USD: in.USD, Record: in.Record, Approval: in.Approval, Session: in.Session, TaskID: in.TaskID, Context: in.Context, Connect: in.Connect,
 		Backend: in.Backend, Image: in.Image, CPUs: in.CPUs, Memory: in.Memory, Disk: in.Disk, Timeout: in.Timeout, Env: in.Env, Volumes: in.Volumes,
 		AllowNet: in.AllowNet, Secrets: in.Secrets, Command: in.Command,
 	}

@@ -72,6 +72,7 @@ type runInput struct {
 	Tokens   int64             `json:"max_tokens" flag:"max-tokens" value:"N" host:"size" usage:"how many tokens it may use, in and out"`
 	USD      float64           `json:"max_usd" flag:"max-usd" value:"DOLLARS" host:"size" usage:"what its models may cost; needs prices in models of config.json"`
 	Record   bool              `json:"record" flag:"record" host:"size" usage:"keep what its models are asked and answer in models.jsonl"`
+	Approval *time.Duration    `json:"approval_timeout" flag:"approval-timeout" value:"DURATION" host:"none" usage:"how long a command of --agent loop waits for ravi approvals grant (default: 10m on a terminal, else 0: refused)"`
 	Session  string            `json:"session" flag:"session" value:"SESSION" host:"none" usage:"the conversation that it is about"`
 	TaskID   string            `json:"task_id" flag:"task-id" value:"TASK" host:"none" usage:"a task of ravi tasks to work on"`
 	Context  string            `json:"context" flag:"context" value:"none|snapshot" host:"none" usage:"a read-only copy of instructions, memory and conversation in /ravi/context (default: snapshot if there is an agent, session or task)"`

@@ -36,6 +36,8 @@ type Config struct {
 	Gateway Gateway `json:"gateway"`
 	// Audit says where the head of the audit is.
 	Audit Audit `json:"audit"`
+	// Agents is about the agent loop.
+	Agents Agents `json:"agents"`
 
 	path string
 }
@@ -45,6 +47,8 @@ type Tools struct {
 	Sandbox strictjson.Raw `json:"sandbox"`
 	// MCP are the MCP servers.
 	MCP strictjson.Raw `json:"mcp_servers"`
+	// Exec is how the agent loop runs commands.
+	Exec Exec `json:"exec"`
 }
 
 // Gateway is the block gateway.

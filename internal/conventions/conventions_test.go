@@ -30,6 +30,7 @@ var layers = [][]string{
 	{"internal/backend"},
 	{"sandbox"},
 	{"internal/mcphost"},
+	{"agent"},
 	{"internal/run", "internal/install"},
 	{"internal/command", "internal/bench"},
 	{"internal/gateway"},

@@ -27,6 +27,8 @@ type Agent struct {
 	// CheckNode has the image's Node.js looked at before the program is started: it could not be done outside.
 	CheckNode bool
 	Model     string
+	// Loop, for the program adapter.Loop, is Ravi's own.
+	Loop *Loop
 	// Resume is the conversation that it goes on with; nil: a new one.
 	Resume *Resume
 	// Tell hears what it says and does, without secrets; may be nil.
@@ -136,22 +138,27 @@ func (s *state) agentEvents() (w io.WriteCloser, last func() adapter.Event) {
 	var end adapter.Event
 	w = s.Agent.Program.NewReader(func(e adapter.Event) {
 		end = e
-		switch told++; {
-		case told <= mostEvents || e.Kind == adapter.End:
-			kept := e
-			kept.Text = cut(kept.Text, mostEventText)
-			if len(kept.Input) > mostEventText {
-				kept.Input = nil
-			}
-			s.dir.event("agent", map[string]any{"agent": kept})
-		case told == mostEvents+1:
-			s.dir.event("agent_said_more", nil)
-		}
-		if s.Agent.Tell != nil {
-			s.Agent.Tell(e)
-		}
+		s.agentEvent(&told, e)
 	})
 	return w, func() adapter.Event { return end }
+}
+
+// agentEvent notes what an agent says, the told-th, and passes it on.
+func (s *state) agentEvent(told *int, e adapter.Event) {
+	switch *told++; {
+	case *told <= mostEvents || e.Kind == adapter.End:
+		kept := e
+		kept.Text = cut(kept.Text, mostEventText)
+		if len(kept.Input) > mostEventText {
+			kept.Input = nil
+		}
+		s.dir.event("agent", map[string]any{"agent": kept})
+	case *told == mostEvents+1:
+		s.dir.event("agent_said_more", nil)
+	}
+	if s.Agent.Tell != nil {
+		s.Agent.Tell(e)
+	}
 }
 
 // judge takes a program at its word when it says that it failed, though it ended with 0.

@@ -51,6 +51,7 @@ type Connect struct {
 type connected struct {
 	token string
 	keyID string
+	as    access.Caller // the holder of that key
 	serve func(context.Context, net.Conn)
 	end   func(context.Context) error
 	slide *beat
@@ -88,6 +89,7 @@ func (s *state) takeContext(ctx context.Context) error {
 		return fmt.Errorf("issuing the run's context key: %w", err)
 	}
 	s.connected.token, s.connected.keyID = token, key.ID
+	s.connected.as = access.WithKey(access.Key{ID: key.ID, AgentID: key.AgentID, SessionID: key.SessionID, TaskID: key.TaskID, RunID: s.task.ID, Capabilities: holds, Profile: key.Profile})
 	s.Redact.Add(redact.Pair{Secret: token, Instead: "[the run's context key]", Name: contextKeyName})
 	if err := s.audit.log.Append(ctx, audit.Record{
 		Action: audit.KeyIssue, Object: key.ID, Decision: store.Allowed, Caller: s.Connect.By.Name(), RunID: s.task.ID,
@@ -103,6 +105,34 @@ func (s *state) takeContext(ctx context.Context) error {
 		}
 	})
 	return nil
+}
+
+// childKey makes a key for a sub-agent of the run: a child of the run's, that holds the same and ends with what end ends,
+// if not before. Without a connection it makes none.
+func (s *state) childKey(ctx context.Context, label string) (token string, end func(context.Context) error, err error) {
+	if s.connected.keyID == "" {
+		return "", func(context.Context) error { return nil }, nil
+	}
+	keys := contextkey.Keys{Store: s.Store}
+	token, key, err := keys.Issue(ctx, s.connected.as, contextkey.Request{Label: label, RunID: s.task.ID, Capabilities: s.connected.as.Key.Capabilities})
+	if err != nil {
+		return "", nil, fmt.Errorf("issuing the context key of %s: %w", label, err)
+	}
+	s.Redact.Add(redact.Pair{Secret: token, Instead: "[the run's context key]", Name: contextKeyName})
+	if err := s.audit.log.Append(ctx, audit.Record{Action: audit.KeyIssue, Object: key.ID, Decision: store.Allowed, Caller: s.connected.keyID, RunID: s.task.ID}); err != nil {
+		return "", nil, err
+	}
+	slide := begin(context.WithoutCancel(ctx), contextkey.SlideEvery, func(ctx context.Context) {
+		if err := keys.Slide(ctx, key.ID); err != nil && ctx.Err() == nil {
+			s.dir.event("key_not_extended", map[string]any{"error": err.Error()})
+		}
+	})
+	return token, func(ctx context.Context) error {
+		slide.end()
+		const why = "the sub-agent ended"
+		_, err := s.Store.RevokeKey(ctx, key.ID, why)
+		return errors.Join(err, s.audit.log.Append(ctx, audit.Record{Action: audit.KeyRevoke, Object: key.ID, Decision: store.Allowed, RunID: s.task.ID, Reason: why}))
+	}, nil
 }
 
 // leaveContext ends the run's key, and all that descend from it.
@@ -138,19 +168,22 @@ func (s *state) contextOptions() []sandbox.Option {
 }
 
 // contextEnv is what the command finds of its context in its environment.
-func (s *state) contextEnv() map[string]string {
+func (s *state) contextEnv() map[string]string { return s.contextEnvOf(s.sb, s.connected.token) }
+
+// contextEnvOf is that of one of the run's sandboxes, with its key.
+func (s *state) contextEnvOf(sb *sandbox.Sandbox, token string) map[string]string {
 	env := map[string]string{EnvRun: s.task.ID}
 	for name, value := range s.Env {
 		env[name] = value
 	}
-	if dir := s.sb.ContextDir(); dir != "" {
+	if dir := sb.ContextDir(); dir != "" {
 		env[EnvContextDir] = dir
 	}
 	if s.TaskID != "" {
 		env[EnvTask] = s.TaskID
 	}
-	if s.connected.token != "" {
-		env[EnvKey], env[EnvURL] = s.connected.token, s.sb.ServiceURL(Gateway)
+	if token != "" {
+		env[EnvKey], env[EnvURL] = token, sb.ServiceURL(Gateway)
 	}
 	return env
 }

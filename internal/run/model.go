@@ -67,8 +67,12 @@ func (s *state) takeModels(ctx context.Context) error {
 	if s.Models == nil {
 		return nil
 	}
+	return s.takeLease(ctx, &s.models, s.Models.Limits, nil)
+}
+
+// takeLease makes a lease of the run's, with limits, perhaps within those of another one.
+func (s *state) takeLease(ctx context.Context, m *modeled, limits broker.Limits, within *broker.Broker) error {
 	token, hash := broker.NewToken()
-	m := &s.models
 	names := make([]string, len(s.Models.Providers))
 	var allowed []string // as they are recorded
 	for i, p := range s.Models.Providers {
@@ -79,7 +83,7 @@ func (s *state) takeModels(ctx context.Context) error {
 	}
 	lease, err := s.Store.InsertModelLease(ctx, store.ModelLease{
 		Hash: hash, RunID: s.task.ID, AgentID: s.AgentID, SessionID: s.SessionID, CreatedBy: s.CreatedBy, Owner: s.self,
-		Providers: names, Models: allowed, Limits: store.ModelLimits(s.Models.Limits), ExpiresAt: store.Now().Add(contextkey.RunTTL),
+		Providers: names, Models: allowed, Limits: store.ModelLimits(limits), ExpiresAt: store.Now().Add(contextkey.RunTTL),
 	})
 	if err != nil {
 		return fmt.Errorf("recording the run's model lease: %w", err)
@@ -93,19 +97,21 @@ func (s *state) takeModels(ctx context.Context) error {
 	m.closers = append(m.closers, writer.Close)
 	var keep func(broker.Call, []byte) (io.Writer, error)
 	if s.Models.Record {
-		if err := s.recordModels(); err != nil {
-			return err
+		if s.models.record == nil { // one file has the content of all leases of the run
+			if err := s.recordModels(); err != nil {
+				return err
+			}
 		}
-		keep = m.record.keep
+		keep = s.models.record.keep
 	}
 	m.broker, err = broker.New(broker.Options{
 		Providers: s.Models.Providers, Grants: s.Models.Grants, Redact: s.Redact,
-		Lease: broker.Lease{Hash: hash, Limits: s.Models.Limits},
-		Begin: func(ctx context.Context, c broker.Call) error { return s.recordCall(ctx, writer, c) },
+		Lease: broker.Lease{Hash: hash, Limits: limits}, Within: within,
+		Begin: func(ctx context.Context, c broker.Call) error { return s.recordCall(ctx, m, writer, c) },
 		Keep:  keep,
 		End: func(c broker.Call) {
-			s.countCall(c)
-			s.recordAnswer(writer, c)
+			s.countCall(m, c)
+			s.recordAnswer(m, writer, c)
 		},
 	})
 	if err != nil {
@@ -125,8 +131,8 @@ func (s *state) takeModels(ctx context.Context) error {
 const modelLeaseName = "the run's model lease"
 
 // recordCall writes a model call down before it is sent, or that it was refused.
-func (s *state) recordCall(ctx context.Context, w *audit.Writer, c broker.Call) error {
-	s.models.first.CompareAndSwap(0, int64(time.Since(s.models.since)))
+func (s *state) recordCall(ctx context.Context, m *modeled, w *audit.Writer, c broker.Call) error {
+	m.first.CompareAndSwap(0, int64(time.Since(m.since)))
 	input := map[string]any{"endpoint": c.Endpoint}
 	if c.Stream {
 		input["stream"] = true
@@ -138,7 +144,7 @@ func (s *state) recordCall(ctx context.Context, w *audit.Writer, c broker.Call) 
 		}
 	}
 	call := audit.Call{
-		Caller: s.models.id, Action: audit.ModelCall, Object: c.Provider + "/" + c.Model, Decision: store.Allowed,
+		Caller: m.id, Action: audit.ModelCall, Object: c.Provider + "/" + c.Model, Decision: store.Allowed,
 		RunID: s.task.ID, SandboxID: s.task.Sandbox, Input: input,
 	}
 	if c.Refused != "" {
@@ -155,35 +161,51 @@ func (s *state) recordCall(ctx context.Context, w *audit.Writer, c broker.Call) 
 }
 
 // countCall adds what a call used. What cannot be counted is said: the bill would lack it.
-func (s *state) countCall(c broker.Call) {
-	s.models.requests.Add(1)
+func (s *state) countCall(m *modeled, c broker.Call) {
+	m.requests.Add(1)
 	failed := int64(0)
 	if c.Failed != "" {
 		failed = 1
 		s.dir.event("model_failed", map[string]any{"provider": c.Provider, "model": c.Model, "status": c.Status, "error": c.Failed})
 	}
 	u := c.Usage
-	err := s.Store.AddModelUsage(context.Background(), s.models.id, c.Provider, c.Model, store.ModelUse{
+	err := s.Store.AddModelUsage(context.Background(), m.id, c.Provider, c.Model, store.ModelUse{
 		Requests: 1, Failed: failed, Input: u.Input, Output: u.Output, CacheRead: u.CacheRead, CacheWrite: u.CacheWrite, MicroUSD: u.MicroUSD, Priced: u.Priced,
 	})
 	if err != nil {
-		s.models.uncounted.Add(u.Input + u.Output + u.CacheRead + u.CacheWrite)
+		m.uncounted.Add(u.Input + u.Output + u.CacheRead + u.CacheWrite)
 		s.dir.event("model_uncounted", map[string]any{"provider": c.Provider, "model": c.Model, "error": err.Error()})
 	}
 }
 
-// leaveModels ends the run's lease.
+// leaveModels ends the run's lease, and says what was used by it and those within.
 func (s *state) leaveModels(ctx context.Context) error {
 	m := &s.models
+	err := s.endLease(ctx, m, "the run ended")
+	if m.broker == nil {
+		return err
+	}
+	if n := m.uncounted.Load(); n > 0 {
+		s.note("%d tokens are missing in ravi usage, since they could not be written down; events.jsonl says why", n)
+	}
+	s.task.Models = &ModelUse{Requests: m.requests.Load(), Usage: m.broker.Usage()}
+	if first := m.first.Load(); first > 0 {
+		s.task.Models.FirstMS = time.Duration(first - m.began.Load()).Milliseconds()
+	}
+	return err
+}
+
+// endLease ends a lease, and what is under way by it.
+func (s *state) endLease(ctx context.Context, m *modeled, why string) error {
 	if m.id == "" {
 		return nil
 	}
 	m.slide.end()
 	if m.broker != nil {
-		m.broker.End("the run ended")
+		m.broker.End(why)
 	}
 	var errs []error
-	if _, err := s.Store.EndModelLease(ctx, m.id, "the run ended"); err != nil {
+	if _, err := s.Store.EndModelLease(ctx, m.id, why); err != nil {
 		errs = append(errs, fmt.Errorf("ending the run's model lease: %w", err))
 	}
 	if m.end != nil {
@@ -195,22 +217,13 @@ func (s *state) leaveModels(ctx context.Context) error {
 	for _, c := range slices.Backward(m.closers) {
 		errs = append(errs, c())
 	}
-	// Only now, since the calls that were under way at the port of the host have ended with it.
-	if m.broker != nil {
-		if n := m.uncounted.Load(); n > 0 {
-			s.note("%d tokens are missing in ravi usage, since they could not be written down; events.jsonl says why", n)
-		}
-		s.task.Models = &ModelUse{Requests: m.requests.Load(), Usage: m.broker.Usage()}
-		if first := m.first.Load(); first > 0 {
-			s.task.Models.FirstMS = time.Duration(first - m.began.Load()).Milliseconds()
-		}
-	}
-	return errors.Join(append(errs, s.audit.log.Append(ctx, audit.Record{Action: audit.LeaseRevoke, Object: m.id, Decision: store.Allowed, RunID: s.task.ID, Reason: "the run ended"}))...)
+	return errors.Join(append(errs, s.audit.log.Append(ctx, audit.Record{Action: audit.LeaseRevoke, Object: m.id, Decision: store.Allowed, RunID: s.task.ID, Reason: why}))...)
 }
 
 // modelOptions are what the sandbox is made with for its models.
 func (s *state) modelOptions() []sandbox.Option {
-	if s.models.serve == nil || s.Config.Backend == sandbox.BackendHost {
+	// Ravi's own loop asks from here: nothing in its sandbox has any use for a model.
+	if s.models.serve == nil || s.Config.Backend == sandbox.BackendHost || s.Agent != nil && s.Agent.Loop != nil {
 		return nil
 	}
 	return []sandbox.Option{sandbox.WithService(Broker, s.models.serve)}
@@ -232,7 +245,7 @@ func (s *state) modelEnv() map[string]string {
 // port of loopback, where the lease is all that lets anybody in.
 func (s *state) reachModels(context.Context) error {
 	m := &s.models
-	if m.broker == nil {
+	if m.broker == nil || s.Agent != nil && s.Agent.Loop != nil {
 		return nil
 	}
 	if s.sb.Backend() != sandbox.BackendHost {

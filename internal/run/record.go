@@ -209,7 +209,7 @@ func (s *state) recordModels() error {
 }
 
 // recordAnswer writes down what a call was answered, if it is kept, and the hash of that in the audit.
-func (s *state) recordAnswer(w *audit.Writer, c broker.Call) {
+func (s *state) recordAnswer(m *modeled, w *audit.Writer, c broker.Call) {
 	k, ok := c.Content.(*recordedCall)
 	if !ok {
 		return
@@ -219,7 +219,7 @@ func (s *state) recordAnswer(w *audit.Writer, c broker.Call) {
 		input["answer_sha256"] = sum
 	}
 	row, err := audit.Call{
-		Caller: s.models.id, Action: audit.ModelAnswer, Object: c.Provider + "/" + c.Model, Decision: store.Allowed,
+		Caller: m.id, Action: audit.ModelAnswer, Object: c.Provider + "/" + c.Model, Decision: store.Allowed,
 		RunID: s.task.ID, SandboxID: s.task.Sandbox, Input: input,
 	}.Record(s.Redact.String)
 	if err == nil {

@@ -353,26 +353,14 @@ func (s *state) all(ctx context.Context) (err error) {
 }
 
 func (s *state) open(ctx context.Context, secrets []sandbox.Secret) (*sandbox.Sandbox, error) {
-	opts := []sandbox.Option{sandbox.WithHome(s.Home), sandbox.WithRecorder(recorder{Recorder{Store: s.Store, RunID: s.task.ID, Redact: s.Redact, AuditHead: s.AuditHead}, s.audit}), sandbox.WithNetEvents(s.hear)}
+	opts, err := s.sandboxOptions()
+	if err != nil {
+		return nil, err
+	}
 	if s.Keep {
 		opts = append(opts, sandbox.WithGrace(keepFor))
 	}
-	if f := s.NetworkFloor; f.Max != nil || len(f.AlwaysDeny)+len(f.AlwaysAllow) > 0 {
-		raw, err := json.Marshal(f)
-		if err != nil {
-			return nil, err
-		}
-		opts = append(opts, sandbox.WithNetworkFloor(raw))
-	}
-	if s.NetworkProxy != nil {
-		opts = append(opts, sandbox.WithNetworkProxy(*s.NetworkProxy))
-	}
-	opts = append(opts, sandbox.WithExtraCAs(s.ExtraCAs))
-	opts = append(opts, s.contextOptions()...)
 	opts = append(opts, append(s.modelOptions(), s.agentOptions()...)...)
-	if s.RealPaths {
-		opts = append(opts, sandbox.WithRealPaths())
-	}
 	if len(secrets) > 0 {
 		opts = append(opts, sandbox.WithSecrets(secrets...))
 	}
@@ -390,6 +378,27 @@ func (s *state) open(ctx context.Context, secrets []sandbox.Secret) (*sandbox.Sa
 		s.dir.event("sandbox", map[string]any{"id": sb.ID, "backend": sb.Backend(), "network": network})
 	}
 	return sb, err
+}
+
+// sandboxOptions are what every sandbox of the run is made with.
+func (s *state) sandboxOptions() ([]sandbox.Option, error) {
+	opts := []sandbox.Option{sandbox.WithHome(s.Home), sandbox.WithRecorder(recorder{Recorder{Store: s.Store, RunID: s.task.ID, Redact: s.Redact, AuditHead: s.AuditHead}, s.audit}), sandbox.WithNetEvents(s.hear)}
+	if f := s.NetworkFloor; f.Max != nil || len(f.AlwaysDeny)+len(f.AlwaysAllow) > 0 {
+		raw, err := json.Marshal(f)
+		if err != nil {
+			return nil, err
+		}
+		opts = append(opts, sandbox.WithNetworkFloor(raw))
+	}
+	if s.NetworkProxy != nil {
+		opts = append(opts, sandbox.WithNetworkProxy(*s.NetworkProxy))
+	}
+	opts = append(opts, sandbox.WithExtraCAs(s.ExtraCAs))
+	opts = append(opts, s.contextOptions()...)
+	if s.RealPaths {
+		opts = append(opts, sandbox.WithRealPaths())
+	}
+	return opts, nil
 }
 
 func (s *state) export(ctx context.Context, dir string) error {
@@ -476,6 +485,9 @@ func (s *state) enter(ctx context.Context) error {
 
 // command runs the user's command and notes how it ended.
 func (s *state) command(ctx context.Context) error {
+	if s.Agent != nil && s.Agent.Loop != nil {
+		return s.loop(ctx)
+	}
 	c := sandbox.Cmd{Args: s.Command, Env: s.contextEnv()}
 	maps.Copy(c.Env, s.modelEnv())
 	show := s.Stdout

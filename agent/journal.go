@@ -1,0 +1,172 @@
+package agent
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+)
+
+// Journal is what a loop has done, written down so that it can go on after a crash: a file of one entry a line, in which a
+// call stands before it is done, and its result before anybody acts on it. One that stands there without a result was
+// perhaps done, and is never done again.
+type Journal struct {
+	mu   sync.Mutex
+	f    *os.File
+	past []entry
+}
+
+// entry is a line. One field is set.
+type entry struct {
+	Message *Message `json:"message,omitempty"` // an assistant's comes with its usage
+	Usage   *Usage   `json:"usage,omitempty"`
+	Begun   string   `json:"begun,omitempty"` // a call
+	Result  *Result  `json:"result,omitempty"`
+	Sub     *Report  `json:"sub,omitempty"`   // of a sub-agent
+	Spawn   string   `json:"spawn,omitempty"` // one that was begun
+	End     *Outcome `json:"end,omitempty"`
+}
+
+// ErrJournal says that a journal cannot be read.
+var ErrJournal = errors.New("the loop's journal is damaged")
+
+const mostJournal = 256 << 20
+
+// OpenJournal opens a journal, or begins one. Only one loop may have it.
+func OpenJournal(path string) (*Journal, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	j := &Journal{f: f}
+	if err := j.read(); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return j, nil
+}
+
+func (j *Journal) read() error {
+	if err := syscall.Flock(int(j.f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return fmt.Errorf("another loop has the journal %s: %w", j.f.Name(), err)
+	}
+	data, err := io.ReadAll(io.LimitReader(j.f, mostJournal+1))
+	if err != nil {
+		return err
+	}
+	if len(data) > mostJournal {
+		return fmt.Errorf("%w: %s has more than %d bytes", ErrJournal, j.f.Name(), mostJournal)
+	}
+	// What stands behind the last line's end was being written when the loop ended: nobody acted on it.
+	end := bytes.LastIndexByte(data, '\n') + 1
+	for n, line := range bytes.Split(data[:max(end-1, 0)], []byte("\n")) {
+		if end == 0 {
+			break
+		}
+		var e entry
+		if err := json.Unmarshal(line, &e); err != nil {
+			return fmt.Errorf("%w: line %d of %s: %w", ErrJournal, n+1, j.f.Name(), err)
+		}
+		j.past = append(j.past, e)
+	}
+	if err := j.f.Truncate(int64(end)); err != nil {
+		return err
+	}
+	_, err = j.f.Seek(int64(end), io.SeekStart)
+	return err
+}
+
+// append writes entries down. They are on the disk when it returns. A nil journal keeps nothing.
+func (j *Journal) append(entries ...entry) error {
+	if j == nil {
+		return nil
+	}
+	var b []byte
+	for _, e := range entries {
+		line, err := json.Marshal(e)
+		if err != nil {
+			return err
+		}
+		b = append(append(b, line...), '\n')
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if _, err := j.f.Write(b); err != nil {
+		return fmt.Errorf("writing the loop's journal: %w", err)
+	}
+	if err := syscall.Fdatasync(int(j.f.Fd())); err != nil {
+		return fmt.Errorf("writing the loop's journal: %w", err)
+	}
+	return nil
+}
+
+// Close ends it.
+func (j *Journal) Close() error {
+	if j == nil {
+		return nil
+	}
+	return j.f.Close()
+}
+
+// past is a conversation as a journal has it.
+type past struct {
+	messages []Message
+	usage    Usage // of the turn that has not ended
+	asked    int
+	// open are the calls of the last message that have no result; begun says of which it is not known whether they were done.
+	open    []Call
+	results []Result
+	begun   map[string]bool
+	// unfinished says that a turn has not ended.
+	unfinished bool
+	lost       []string // sub-agents that had not reported
+}
+
+// recall puts the past together.
+func recall(entries []entry) (past, error) {
+	p := past{begun: map[string]bool{}}
+	running := map[string]bool{}
+	var order []string
+	for n, e := range entries {
+		switch {
+		case e.Message != nil && e.Message.Role == Assistant:
+			if !p.unfinished {
+				return p, fmt.Errorf("%w: entry %d answers nobody", ErrJournal, n+1)
+			}
+			p.messages = append(p.messages, *e.Message)
+			p.open, p.results, p.begun = e.Message.Calls, nil, map[string]bool{}
+			p.asked++
+			if e.Usage != nil {
+				p.usage.Input += e.Usage.Input
+				p.usage.Output += e.Usage.Output
+			}
+		case e.Message != nil:
+			if !p.unfinished {
+				p.usage, p.asked = Usage{}, 0
+			}
+			p.messages, p.unfinished = append(p.messages, *e.Message), true
+			p.open, p.results = nil, nil
+		case e.Begun != "":
+			p.begun[e.Begun] = true
+		case e.Result != nil:
+			p.results = append(p.results, *e.Result)
+		case e.Spawn != "":
+			running[e.Spawn] = true
+			order = append(order, e.Spawn)
+		case e.Sub != nil:
+			delete(running, e.Sub.ID)
+		case e.End != nil:
+			p.unfinished = false
+			running, order = map[string]bool{}, nil
+		}
+	}
+	for _, id := range order {
+		if running[id] {
+			p.lost = append(p.lost, id)
+		}
+	}
+	return p, nil
+}

@@ -1,0 +1,232 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"ravi/internal/gate"
+	"ravi/internal/strictjson"
+)
+
+// Tool is something that a model can have done. Args is a JSON object, and hostile. What is wrong with it, or with what
+// it asks for, is a Result that has Failed; an error means that nobody can go on, as when the sandbox is gone.
+type Tool interface {
+	Spec() Spec
+	Do(ctx context.Context, args json.RawMessage) (Result, error)
+}
+
+// sheller is a tool that has a shell run a command: the gate looks at it.
+type sheller interface {
+	Shell(args json.RawMessage) (command, dir string, err error)
+}
+
+// Question is asked about a call before it is done.
+type Question struct {
+	Tool, Command string
+	// Digest is the SHA-256 of the command as it is; an answer is good for that alone.
+	Digest         string
+	Family, Reason string
+}
+
+// Approver is asked about calls. It returns when there is an answer, or none will come: granted is false then, and why
+// says so.
+type Approver interface {
+	Ask(ctx context.Context, q Question) (granted bool, why string, err error)
+}
+
+// Registry is the door to tools: whatever calls one, and wherever that is done, goes through Call.
+type Registry struct {
+	tools []Tool
+	specs []Spec
+	gate  *gate.Gate
+	ask   Approver // nil: nobody
+	tell  func(Event)
+	most  int // bytes of a result
+	slots chan struct{}
+
+	mu      sync.Mutex
+	denied  map[string]string // why, by the digest; of this turn
+	servers map[string]Tool   // those of the hands' servers
+}
+
+var toolName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+
+// toolTime bounds a call, so that a tool that hangs does not hang the turn. Tools have tighter bounds of their own.
+const toolTime = 15 * time.Minute
+
+func newRegistry(c Config) (*Registry, error) {
+	g, err := gate.New(gate.Options{ExtraDeny: c.DenyPatterns})
+	if err != nil {
+		return nil, err
+	}
+	r := &Registry{gate: g, ask: c.Approver, tell: c.emit, most: c.Limits.Output, slots: make(chan struct{}, callsAtOnce), denied: map[string]string{}}
+	return r, nil
+}
+
+// add adds tools. Two of one name are an error.
+func (r *Registry) add(tools ...Tool) error {
+	for _, t := range tools {
+		s := t.Spec()
+		switch {
+		case !toolName.MatchString(s.Name):
+			return fmt.Errorf("%q is no name of a tool: letters, digits, _ and -, at most 64", s.Name)
+		case r.find(s.Name) != nil:
+			return fmt.Errorf("there are two tools of the name %s", s.Name)
+		case !json.Valid(s.Schema):
+			return fmt.Errorf("the tool %s has no schema of its arguments", s.Name)
+		}
+		r.tools, r.specs = append(r.tools, t), append(r.specs, s)
+	}
+	return nil
+}
+
+func (r *Registry) find(name string) Tool {
+	i := slices.IndexFunc(r.specs, func(s Spec) bool { return s.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return r.tools[i]
+}
+
+// tool finds one, of the loop's own or of a server.
+func (r *Registry) tool(name string) Tool {
+	if t := r.find(name); t != nil {
+		return t
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.servers[name]
+}
+
+// begin forgets what was denied in the turn before.
+func (r *Registry) begin() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.denied = map[string]string{}
+}
+
+// Call does a call, or says why not. The error is as for Tool.
+func (r *Registry) Call(ctx context.Context, c Call) (Result, error) {
+	select { // a place is waited for, so that a thousand calls are done as few at a time
+	case r.slots <- struct{}{}:
+		defer func() { <-r.slots }()
+	case <-ctx.Done():
+		return Result{}, ctx.Err()
+	}
+	out, err := r.call(ctx, c)
+	if err != nil {
+		return Result{}, err
+	}
+	out.CallID, out.Tool = c.ID, c.Name
+	out.Text = headAndTail(plainText(out.Text), r.most)
+	return out, nil
+}
+
+func (r *Registry) call(ctx context.Context, c Call) (Result, error) {
+	t := r.tool(c.Name)
+	if t == nil {
+		var names []string
+		for _, s := range r.specs {
+			names = append(names, s.Name)
+		}
+		return refuse("there is no tool %.64q; there are: %s", c.Name, strings.Join(names, ", ")), nil
+	}
+	if c.Wrong != "" {
+		return refuse("%s was not called: %s", c.Name, c.Wrong), nil
+	}
+	if s, ok := t.(sheller); ok {
+		command, dir, err := s.Shell(c.Args)
+		if err != nil {
+			return refuse("%s was not called: %v", c.Name, err), nil
+		}
+		if no, err := r.pass(ctx, c.Name, command, dir); err != nil || no != nil {
+			return deref(no), err
+		}
+	}
+	bounded, cancel := context.WithTimeout(ctx, toolTime)
+	defer cancel()
+	out, err := t.Do(bounded, c.Args)
+	var bad *strictjson.Error
+	switch {
+	case err == nil:
+		return out, nil
+	case errors.As(err, &bad):
+		return refuse("%s was not called: %v", c.Name, err), nil
+	case ctx.Err() == nil && bounded.Err() != nil:
+		return refuse("%s took longer than %v, and was ended", c.Name, toolTime), nil
+	}
+	return Result{}, err
+}
+
+func deref(r *Result) Result {
+	if r == nil {
+		return Result{}
+	}
+	return *r
+}
+
+// pass asks the gate about a command, and somebody if the gate says so. It returns a refusal, or nil.
+func (r *Registry) pass(ctx context.Context, tool, command, dir string) (*Result, error) {
+	v := r.gate.Judge(command, dir)
+	no := func(format string, args ...any) *Result { out := refuse(format, args...); return &out }
+	switch v.Decision {
+	case gate.Allow:
+		return nil, nil
+	case gate.Deny:
+		return no("the command is not allowed, and nobody can allow it: %s. Do not try it in another way; say what you need it for", v.Reason), nil
+	}
+	digest := gate.Digest(command)
+	r.mu.Lock()
+	why, before := r.denied[digest]
+	r.mu.Unlock()
+	if before {
+		return no("the command was refused in this turn already: %s", why), nil
+	}
+	if r.ask == nil {
+		return no("the command needs somebody's approval (%s), and nobody can be asked here. Do without it, or say what you need it for", v.Reason), nil
+	}
+	r.tell(Event{Kind: EventAsk, Tool: tool, Text: command})
+	granted, why, err := r.ask.Ask(ctx, Question{Tool: tool, Command: command, Digest: digest, Family: string(v.Family), Reason: v.Reason})
+	if err != nil {
+		return nil, err
+	}
+	if granted {
+		return nil, nil
+	}
+	r.mu.Lock()
+	r.denied[digest] = why
+	r.mu.Unlock()
+	return no("the command was not approved (%s): %s", v.Reason, why), nil
+}
+
+// refuse is a result of Ravi's own that says why nothing was done.
+func refuse(format string, args ...any) Result {
+	return Result{Text: "Refused: " + fmt.Sprintf(format, args...), Failed: true, Trusted: true}
+}
+
+// with takes up the tools of the hands' servers, and gives all that there are now.
+func (r *Registry) with(h *Hands) []Spec {
+	servers := h.running()
+	if servers == nil {
+		return r.specs
+	}
+	specs := slices.Clone(r.specs)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.servers = map[string]Tool{}
+	for _, s := range servers.Specs() {
+		// A server cannot take the place of a tool that is there.
+		if toolName.MatchString(s.Name) && r.find(s.Name) == nil && r.servers[s.Name] == nil && json.Valid(s.Schema) {
+			r.servers[s.Name] = served{h, s}
+			specs = append(specs, s)
+		}
+	}
+	return specs
+}

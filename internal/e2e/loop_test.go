@@ -1,0 +1,131 @@
+package e2e
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"ravi/internal/modeltest"
+)
+
+// loops are the providers that Ravi's own loop speaks to.
+var loops = []agentCase{
+	{"loop", "X-Api-Key", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", "scripted-1"},
+	{"loop", "Authorization", "OPENAI_BASE_URL", "OPENAI_API_KEY", "scripted-1"},
+}
+
+// object are a tool's arguments.
+type object map[string]any
+
+// Ravi's own loop mends a program in a sandbox: it searches, edits, sees a test fail, mends it, and finishes.
+func TestLoop(t *testing.T) {
+	for _, c := range loops {
+		t.Run(c.key, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			repo := plain(t)
+			repo.write("add.sh", "# adds its arguments\necho $(($1 - $2))\n")
+			repo.write("test.sh", "[ \"$(sh add.sh 2 3)\" = 5 ] && echo passed || { echo failed; exit 1; }\n")
+			repo.commit("a sum")
+			url, model := provider(t, c.header,
+				modeltest.Turn{modeltest.Text("I look for it."), modeltest.Call("search", object{"pattern": "adds its"}), modeltest.Call("list", object{})},
+				modeltest.Turn{modeltest.Call("read", object{"path": "add.sh"})},
+				modeltest.Turn{modeltest.Call("edit", object{"path": "add.sh", "old": "$1 - $2", "new": "$1 * $2"})},
+				modeltest.Turn{modeltest.Call("exec", object{"command": "sh test.sh"})},
+				modeltest.Turn{modeltest.Call("edit", object{"path": "add.sh", "old": "$1 * $2", "new": "$1 + $2"})},
+				modeltest.Turn{modeltest.Call("exec", object{"command": "sh test.sh"}), modeltest.Call("write", object{"path": "notes/done.txt", "content": "mended\n"})},
+				modeltest.Turn{modeltest.Call("finish", object{"summary": "The sum is right now."}), modeltest.Uses(modeltest.Usage{Input: 1000, Output: 20})})
+			w.env = []string{c.key + "=" + canary, c.base + "=" + url}
+			run := w.run(repo, c.args("add.sh is wrong")...).want(0)
+
+			patch := run.file("changes.patch")
+			for _, want := range []string{"-echo $(($1 - $2))", "+echo $(($1 + $2))", "+mended"} {
+				if !strings.Contains(patch, want) {
+					t.Errorf("the patch lacks %q:\n%s", want, short(patch))
+				}
+			}
+			requests := model.Requests()
+			if len(requests) != 7 {
+				t.Fatalf("%d calls of the model", len(requests))
+			}
+			for at, want := range map[int]string{1: "add.sh:1:# adds its arguments", 2: "echo $(($1 - $2))", 4: "failed", 6: "passed"} {
+				if !requests[at].Has(want) {
+					t.Errorf("with call %d it is not told %q", at+1, want)
+				}
+			}
+			if !requests[1].Has("untrusted ") {
+				t.Error("what a tool answers is not fenced")
+			}
+			run.silent(canary)
+			for _, want := range []string{"I look for it.", "The sum is right now."} {
+				if !strings.Contains(run.stdout, want) {
+					t.Errorf("it does not show %q:\n%s", want, short(run.stdout))
+				}
+			}
+			var told struct {
+				Agent, Status string
+				Models        struct{ Requests, Input, Output int64 }
+			}
+			must(t, json.Unmarshal([]byte(run.file("task.json")), &told))
+			if told.Agent != "loop" || told.Status != "succeeded" || told.Models.Requests != 7 || told.Models.Input < 1000 {
+				t.Errorf("task.json says %+v", told)
+			}
+			audit := w.ravi("audit", "search", "--run", filepath.Base(run.dir), "--limit", "100", "--json").want(0).stdout
+			if n := strings.Count(audit, `"model.call"`); n != 7 {
+				t.Errorf("%d model calls are in the audit", n)
+			}
+		})
+	}
+}
+
+// What the gate asks about waits for somebody at a second terminal; what he denies, and what nobody may allow, is not done.
+func TestLoopApproval(t *testing.T) {
+	t.Parallel()
+	c := loops[0]
+	w := newWorld(t)
+	url, model := provider(t, c.header,
+		modeltest.Turn{modeltest.Call("exec", object{"command": "git push --force origin main || echo pushed >pushed.txt"})},
+		modeltest.Turn{modeltest.Call("exec", object{"command": "rm -rf /"})},
+		modeltest.Turn{modeltest.Call("finish", object{"summary": "done"})})
+	w.env = []string{c.key + "=" + canary, c.base + "=" + url}
+	run := w.start(plain(t), c.args("push it", "--approval-timeout", "5m")...)
+	id := w.pendingApproval()
+	w.ravi("approvals", "grant", id).want(0)
+	done := run.wait().want(0)
+	if !strings.Contains(done.file("changes.patch"), "+pushed") {
+		t.Errorf("what was granted was not done:\n%s", short(done.file("changes.patch")))
+	}
+	if r := model.Requests(); len(r) != 3 || !r[2].Has("not allowed") {
+		t.Errorf("%d calls; what is never allowed was not refused", len(r))
+	}
+	w.ravi("approvals", "grant", id).want(1).says("used")
+}
+
+// Where nobody can be asked, what would have to be is refused at once.
+func TestLoopNobodyApproves(t *testing.T) {
+	t.Parallel()
+	c := loops[1]
+	w := newWorld(t)
+	url, model := provider(t, c.header,
+		modeltest.Turn{modeltest.Call("exec", object{"command": "git push --force origin main"})},
+		modeltest.Turn{modeltest.Text("Then not.")})
+	w.env = []string{c.key + "=" + canary, c.base + "=" + url}
+	w.run(plain(t), c.args("push it")...).want(0)
+	if r := model.Requests(); len(r) != 2 || !r[1].Has("approval") {
+		t.Errorf("%d calls; the command was not refused", len(r))
+	}
+}
+
+// pendingApproval waits for one that waits.
+func (w *world) pendingApproval() string {
+	w.t.Helper()
+	var got struct {
+		Items []struct{ ID string }
+	}
+	eventually(w.t, "an approval", func() bool {
+		must(w.t, json.Unmarshal([]byte(w.ravi("approvals", "ls", "--json").want(0).stdout), &got))
+		return len(got.Items) == 1
+	})
+	return got.Items[0].ID
+}
