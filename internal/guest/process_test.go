@@ -206,7 +206,7 @@ func TestInputThatNobodyReadsDoesNotHang(t *testing.T) {
 	full := make(chan error, 1)
 	go func() {
 		_, err := g.Process.SendInput(ctx, connect.NewRequest(&process.SendInputRequest{
-			Process: byPid(r.pid), Input: stdinOf(strings.Repeat("x", 1<<20)),
+			Process: byPid(r.pid), Input: stdinOf(strings.Repeat("x", 2*maxPipe)), // more than the pipe takes
 		}))
 		full <- err
 	}()
