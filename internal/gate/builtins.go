@@ -99,6 +99,8 @@ func (c *call) trap() {
 	ops := c.operands()
 	if len(ops) > 1 || len(ops) == 1 && strings.Contains(ops[0], " ") {
 		c.judge.shell(c.st.clone(), ops[0])
+		// It runs later, too, when variables and folders are others.
+		c.st.traps = unionOf(c.st.traps, []string{ops[0]})
 	}
 }
 
@@ -303,6 +305,7 @@ func (c *call) startShell() {
 	c.st.out.add(hole)
 	child := c.st.child()
 	child.out = &output{}
+	defer c.ends(child)
 	command, stdin := false, false
 	i := 0
 options:

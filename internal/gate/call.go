@@ -296,6 +296,7 @@ func (j *judge) script(st *state, f input, argv []string) {
 	child.zero, child.args = argv[0], argv[1:]
 	if f.text != hole {
 		j.shell(child, f.text)
+		j.ends(child)
 	}
 }
 

@@ -142,6 +142,7 @@ func (g *Gate) judge(command, cwd string) Verdict {
 		st := newState(cwd)
 		j.root = st.cwd[0]
 		j.shell(st, command)
+		j.ends(st)
 	}
 	return j.best
 }

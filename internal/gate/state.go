@@ -50,6 +50,7 @@ type state struct {
 	aliases map[string][]string
 	names   map[string]string // what a program was linked or copied to, by its new name
 	files   map[string]input  // what was just written, by path
+	traps   []string          // what runs when the shell ends
 	args    []string          // $1 and on
 	zero    string            // $0
 
@@ -92,6 +93,7 @@ func (st *state) clone() *state {
 func (st *state) subshell() *state {
 	c := st.clone()
 	c.files, c.names = st.files, st.names
+	c.traps = nil
 	return c
 }
 
@@ -184,6 +186,7 @@ func (st *state) merge(o *state) {
 		st.aliases[name] = unionOf(st.aliases[name], texts)
 	}
 	maps.Copy(st.names, o.names)
+	st.traps = unionOf(st.traps, o.traps)
 	for name, f := range o.files {
 		if g, ok := st.files[name]; ok && g != f {
 			f = input{text: g.text + "\n" + f.text + "\n" + hole, loaded: f.loaded || g.loaded}

@@ -67,6 +67,7 @@ func (j *judge) stmt(st *state, s *syntax.Stmt) {
 		j.background++
 		c := st.subshell()
 		j.redirected(c, s)
+		j.ends(c)
 		j.background--
 		if c.out.b.Len() > 0 {
 			st.out.add(hole) // when it prints is not known
@@ -220,7 +221,17 @@ func (j *judge) inSubshell(st *state, do func(*state)) *output {
 	c.out = &output{}
 	c.left, c.gone, c.skips, c.returns = false, false, false, false
 	do(c)
+	j.ends(c)
 	return c.out
+}
+
+// ends runs what a shell was told to do at its end.
+func (j *judge) ends(st *state) {
+	for _, text := range st.traps {
+		c := st.clone()
+		c.traps = nil
+		j.shell(c, text)
+	}
 }
 
 // branches runs each of ways from where st is, of which one is taken, and makes st what it then may be.
