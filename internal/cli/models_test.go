@@ -322,11 +322,6 @@ func TestModelsBlockReachesTheBroker(t *testing.T) {
 func TestModelsOfARun(t *testing.T) {
 	env := modelsHome(t, `{"limits": {"tokens": 50}, "providers": {"anthropic": {"prices": {"*": {"input": 3}}}}}`, map[string]string{"ANTHROPIC_API_KEY": "sk-ant-0123456789"}, nil)
 	env.Progress = newProgress(env)
-	t.Cleanup(func() {
-		if err := env.Close(); err != nil {
-			t.Error(err)
-		}
-	})
 	repo := t.TempDir()
 	repository(t, repo)
 	for _, record := range []bool{true, false} {
