@@ -245,7 +245,7 @@ func (j *judge) run(st *state, at *syntax.CallExpr, argv []string) {
 		argv[0] = "["
 	case argv[0] == "":
 		return // there is no such program
-	case symbolic(argv[0]):
+	case symbolic(base(argv[0])) || strings.Contains(argv[0], wild) || strings.Contains(argv[0], globMark):
 		st.out.add(hole)
 		c.ask(Unclear, "the name of the program that it starts cannot be known before it runs")
 		return

@@ -211,7 +211,7 @@ func FuzzJudge(f *testing.F) {
 	for _, c := range denied {
 		f.Add(c)
 	}
-	for _, c := range []string{"a=(1 2); echo ${a[@]:1}", "echo ${x@P} ${!x} ${x^^} ${x//a/b} ${x:1:2}", "cat <<E\n$x\nE", "for ((i=0;i<3;i++)); do :; done", "[[ a =~ b ]] && let x=1", "select x in a; do :; done", "printf '%s' a | xargs -I{} sh -c '{}'", "find . -exec sh -c 'x' {} +", "alias a=b\na", "f() { f | f & }; f", "python3 -c 'print(1)' <(x)", "{a,b}{1..3}", "coproc x { y; }", "x[1]=2; declare -A m=([a]=b)", "git -c a=b push", "curl -d x y", "echo $'\\x41' $\"x\" ~/x ~+ ~u", "tar -I x -f y", "env -S 'a b'"} {
+	for _, c := range []string{"a=(1 2); echo ${a[@]:1}", "echo ${00} ${x@P} ${!x} ${x^^} ${x//a/b} ${x:1:2}", "cat <<E\n$x\nE", "for ((i=0;i<3;i++)); do :; done", "[[ a =~ b ]] && let x=1", "select x in a; do :; done", "printf '%s' a | xargs -I{} sh -c '{}'", "find . -exec sh -c 'x' {} +", "alias a=b\na", "f() { f | f & }; f", "python3 -c 'print(1)' <(x)", "{a,b}{1..3}", "coproc x { y; }", "x[1]=2; declare -A m=([a]=b)", "git -c a=b push", "curl -d x y", "echo $'\\x41' $\"x\" ~/x ~+ ~u", "tar -I x -f y", "env -S 'a b'"} {
 		f.Add(c)
 	}
 	g, err := New(Options{ExtraDeny: []string{"secret"}})

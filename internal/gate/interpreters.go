@@ -111,7 +111,7 @@ func (c *call) fed(in input) {
 	switch {
 	case in.loaded:
 		c.ask(Remote, "an interpreter runs what was just loaded from the network")
-	case unknown(in.text) && !slices.Contains([]string{"sqlite3", "psql", "sed", "awk", "gawk", "mawk", "bc", "make", "vim", "m4"}, c.name):
+	case strings.HasPrefix(strings.TrimSpace(in.text), hole) && !slices.Contains([]string{"sqlite3", "psql", "sed", "awk", "gawk", "mawk", "bc", "make", "vim", "m4"}, c.name):
 		c.ask(Unclear, "an interpreter is given text that cannot be known before it runs")
 	}
 	c.lexical(in.text)

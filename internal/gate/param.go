@@ -83,7 +83,9 @@ func (j *judge) lookup(st *state, name string) (lists [][]string, known bool) {
 	case "OLDPWD":
 		return each1(st.old), true
 	}
-	if n, err := strconv.Atoi(name); err == nil {
+	if n, err := strconv.Atoi(name); err == nil && n <= 0 {
+		return [][]string{{st.zero}}, true // ${00}
+	} else if err == nil {
 		for _, a := range st.args[:min(n, len(st.args))] {
 			if a == wild {
 				return nothing, true

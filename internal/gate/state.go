@@ -259,9 +259,10 @@ func (v variable) taken(forms [][]string) [][]string {
 func (st *state) maybe(do func()) {
 	before := st.clone()
 	do()
-	files, names, gone := st.files, st.names, before.gone
+	before.files, before.names = st.files, st.names
+	gone := before.gone
 	st.merge(before)
-	st.files, st.names, st.gone = files, names, gone
+	st.gone = gone
 }
 
 // print is what a command prints. Where it is not certain that the shell comes here, it is anything.
