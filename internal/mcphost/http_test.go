@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -162,5 +163,33 @@ func TestServerElsewhereThatComesBack(t *testing.T) {
 		works(t, h, "mcp_far_hello", "")
 	} else {
 		t.Logf("the protocol has no conversations: %s", text)
+	}
+}
+
+// On the host backend servers are programs of this machine, and URLs are reached as this process reaches them.
+func TestServersOnTheHost(t *testing.T) {
+	server := sdk.NewServer(&sdk.Implementation{Name: "near", Version: "1"}, nil)
+	type none struct{}
+	sdk.AddTool(server, &sdk.Tool{Name: "hello"}, func(context.Context, *sdk.CallToolRequest, none) (*sdk.CallToolResult, any, error) {
+		return nil, nil, nil
+	})
+	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil))
+	defer web.Close()
+	script, err := filepath.Abs("testdata/server.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := sandbox.Default()
+	cfg.Backend = sandbox.BackendHost
+	sb := open(t, cfg)
+	h := connect(t, sb, newEar(), Server{Name: "own", Command: "python3", Args: []string{script, "daemon"}}, Server{Name: "near", URL: web.URL})
+	works(t, h, "mcp_own_count", "")
+	works(t, h, "mcp_near_hello", "")
+	if err := h.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	left, err := sb.Processes(t.Context())
+	if err != nil || len(left) > 0 {
+		t.Errorf("%v, %+v", err, left)
 	}
 }

@@ -60,8 +60,19 @@ type link struct {
 	changed chan struct{} // it says that it has other tools
 	over    chan struct{} // closed when the conversation has ended
 	// why says why that is, stop ends what belongs to it. It may be called again.
-	why  func() error
-	stop func(ctx context.Context) error
+	why   func() error
+	ended func() bool // of a program; may be nil
+	stop  func(ctx context.Context) error
+}
+
+// dead says that the conversation has ended, which may be known before it is dealt with.
+func (l *link) dead() bool {
+	select {
+	case <-l.over:
+		return true
+	default:
+		return l.ended != nil && l.ended()
+	}
 }
 
 // begin is a server's first start.
@@ -198,6 +209,7 @@ func (s *server) transport(life context.Context, end func(), l *link) (t sdk.Tra
 			}
 			return p.quoting(err)
 		}
+		l.ended = p.isOver
 		l.why = func() error { return explain(errors.New("the conversation broke off")) }
 		l.stop = func(ctx context.Context) error { defer end(); return p.stop(ctx) }
 		return p, explain, nil
@@ -359,8 +371,11 @@ func (s *server) await(ctx context.Context) (*link, error) {
 		s.mu.Lock()
 		l, problem, change := s.up, s.problem, s.change
 		s.mu.Unlock()
-		if l != nil || problem != nil {
-			return l, problem
+		if problem != nil {
+			return nil, problem
+		}
+		if l != nil && !l.dead() {
+			return l, nil
 		}
 		select {
 		case <-change:
