@@ -57,10 +57,11 @@ func TestJudging(t *testing.T) {
 	childs := run(child)
 	all1 := run(all)
 
-	ran := ""
+	ran, looked := "", false
 	c := one(new(int), func(s *Spec[callInput, string]) {
 		s.Access, s.Judges = Write, true
 		s.Object = func(_ context.Context, _ *Env, in callInput) (string, error) {
+			looked = true
 			if in.Thing == "run0" {
 				return in.Thing, fmt.Errorf("run0: %w", store.ErrNotFound)
 			}
@@ -111,10 +112,13 @@ func TestJudging(t *testing.T) {
 			t.Errorf("%s: it is shown: %v", name, got)
 		}
 		in := c.NewInput().(*callInput)
-		in.Thing, ran = w.object, ""
+		in.Thing, ran, looked = w.object, "", false
 		_, err := c.Call(ctx, env, in)
 		if (err == nil) != w.ok || (ran == w.object) != w.ok {
 			t.Errorf("%s: %v, ran %q", name, err, ran)
+		}
+		if w.caller.RunID() != "" && looked {
+			t.Errorf("%s: something is looked up for a run", name)
 		}
 		if missing := name == "a key that is not there" || name == "all runs, a missing one"; err != nil && !missing && AsError(err).Code != CodeDenied {
 			t.Errorf("%s: %v", name, err)
