@@ -238,6 +238,9 @@ func (j *judge) run(st *state, at *syntax.CallExpr, argv []string) {
 	if len(argv) == 0 || !j.step() {
 		return
 	}
+	for _, a := range argv {
+		j.charge(len(a))
+	}
 	j.patterns(plain.Replace(strings.Join(argv, " ")))
 	c := &call{judge: j, st: st, argv: argv, args: argv[1:]}
 	switch {

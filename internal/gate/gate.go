@@ -109,10 +109,10 @@ const (
 	maxCommand = 64 << 10 // bytes of a command
 	maxNesting = 120      // brackets within brackets, in what is parsed
 	maxDepth   = 16       // shells within shells, calls within calls
-	maxSteps   = 6000     // statements and words
-	maxForms   = 24       // what a word may be, where it may be several things
+	maxSteps   = 6000     // statements, words, and what is as much work
+	maxForms   = 12       // what a word may be, where it may be several things
 	maxFields  = 256      // words that a brace expansion makes
-	maxText    = 64 << 10 // bytes of a value, or of what a command prints
+	maxText    = 16 << 10 // bytes of a value, or of what a command prints
 )
 
 // Judge says what a command would do in the folder cwd. It never panics, and its time is bounded. An empty cwd is a
@@ -198,6 +198,12 @@ func (j *judge) step() bool {
 	}
 	// What is denied cannot become worse.
 	return !j.spent && j.best.Decision != Deny
+}
+
+// charge counts work on much text.
+func (j *judge) charge(bytes int) {
+	const one = 512 // bytes are as much work as a step
+	j.steps += bytes / one
 }
 
 // deeper runs do one level down, unless that is too deep.

@@ -207,6 +207,23 @@ func (st *state) merge(o *state) {
 	st.funcsExported = st.funcsExported || o.funcsExported
 }
 
+// size is about how much there is to copy and to compare.
+func (st *state) size() int {
+	n := 0
+	for _, v := range st.vars {
+		n += 32
+		for _, f := range v.forms {
+			for _, s := range f {
+				n += len(s)
+			}
+		}
+	}
+	for _, f := range st.files {
+		n += len(f.text)
+	}
+	return n
+}
+
 // settle ends a statement: whether its cd went well is no longer known, unless a failure ends the shell.
 func (st *state) settle() {
 	if !st.errexit || st.quiet {

@@ -236,6 +236,7 @@ func (j *judge) ends(st *state) {
 
 // branches runs each of ways from where st is, of which one is taken, and makes st what it then may be.
 func (j *judge) branches(st *state, ways ...func(*state)) {
+	j.charge(st.size())
 	start, out := st.clone(), st.out
 	var texts []string
 	for i, way := range ways {
