@@ -31,7 +31,7 @@ if mode == "endless":
 if mode == "binary":
     out.write(bytes(range(256)) * 4 + b"\n\x1b[2Jadded 3 packages\n42\n[]\n{}\n\n")
 if mode == "notices":
-    for _ in range(200000):
+    for _ in range(50000):
         out.write(b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"x"}}\n')
 if mode == "once":
     print("I was here", file=sys.stderr, flush=True)
