@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -101,6 +102,7 @@ func New(c Config) (*Loop, error) {
 		return nil, err
 	}
 	if c.Journal != nil {
+		c.Journal.redact = c.Redact
 		if l.resumed, err = recall(c.Journal.past); err != nil {
 			return nil, err
 		}
@@ -131,9 +133,9 @@ func (l *Loop) Turn(ctx context.Context, text string) (Outcome, error) {
 	return l.turn(ctx, func() error { return l.say(Message{Role: User, Text: plainText(text)}) }, &turn{})
 }
 
-// Resume goes on with the turn in the journal that had not ended. What was done is not done again: a call that was begun
-// and has no result is told to the model as such.
-func (l *Loop) Resume(ctx context.Context) (Outcome, error) {
+// Resume goes on with the turn in the journal that had not ended; text, which may be empty, is told to the model besides.
+// What was done is not done again: a call that was begun and has no result is told to the model as such.
+func (l *Loop) Resume(ctx context.Context, text string) (Outcome, error) {
 	l.turning.Lock()
 	defer l.turning.Unlock()
 	p := l.resumed
@@ -141,15 +143,18 @@ func (l *Loop) Resume(ctx context.Context) (Outcome, error) {
 		return Outcome{}, errors.New("there is no turn to go on with")
 	}
 	l.resumed = past{}
-	t := &turn{usage: p.usage, asked: p.asked}
+	t := &turn{usage: p.usage, asked: p.asked, told: plainText(text)}
+	if len(p.lost) > 0 {
+		t.told = joined(fmt.Sprintf("Ravi was interrupted. These sub-agents ended with it, and their work is lost: %s.", strings.Join(p.lost, ", ")), t.told)
+	}
 	return l.turn(ctx, func() error {
-		if len(p.lost) > 0 {
-			t.told = fmt.Sprintf("Ravi was interrupted. These sub-agents ended with it, and their work is lost: %v.", p.lost)
+		switch {
+		case len(p.open) > 0:
+			return l.act(ctx, t, p.open, p.results, p.begun)
+		case t.told != "":
+			return l.say(Message{Role: User, Text: t.take()})
 		}
-		if len(p.open) == 0 {
-			return nil
-		}
-		return l.act(ctx, t, p.open, p.results, p.begun)
+		return nil
 	}, t)
 }
 

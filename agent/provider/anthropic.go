@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/anthropics/anthropic-sdk-go"
 	"github.com/anthropics/anthropic-sdk-go/option"
+	"github.com/anthropics/anthropic-sdk-go/packages/param"
 
 	"ravi/agent"
 )
@@ -42,7 +44,7 @@ func (m *messages) Next(ctx context.Context, r agent.Request, say func(string)) 
 	var out agent.Answer
 	thoughts := map[int64]*thought{}
 	var order []int64
-	ended := false
+	ended, declined := false, false
 	for stream.Next() {
 		fits := true
 		switch e := stream.Current(); e.Type {
@@ -75,11 +77,14 @@ func (m *messages) Next(ctx context.Context, r agent.Request, say func(string)) 
 			case "signature_delta":
 				if t := thoughts[e.Index]; t != nil {
 					t.Signature += d.Signature
+					g.size += len(d.Signature)
+					fits = g.size <= mostAnswer
 				}
 			}
 		case "message_delta":
 			out.Usage.Output = max(out.Usage.Output, e.Usage.OutputTokens)
 			out.Cut = e.Delta.StopReason == anthropic.StopReasonMaxTokens
+			declined = e.Delta.StopReason == anthropic.StopReasonRefusal
 		case "message_stop":
 			ended = true
 		}
@@ -90,15 +95,20 @@ func (m *messages) Next(ctx context.Context, r agent.Request, say func(string)) 
 	if err := stream.Err(); err != nil {
 		return out, told(err)
 	}
-	if !ended {
+	switch {
+	case declined:
+		return out, errDeclined
+	case !ended:
 		return out, errHalf
 	}
 	out.Message = g.message()
-	if len(order) > 0 {
-		kept := make([]thought, len(order))
-		for i, at := range order {
-			kept[i] = *thoughts[at]
+	var kept []thought
+	for _, at := range order {
+		if t := thoughts[at]; t.Signature != "" || t.Data != "" { // one that was cut in the middle is not taken back
+			kept = append(kept, *t)
 		}
+	}
+	if len(kept) > 0 {
 		if out.Message.Opaque, err = json.Marshal(kept); err != nil {
 			return out, err
 		}
@@ -107,8 +117,9 @@ func (m *messages) Next(ctx context.Context, r agent.Request, say func(string)) 
 }
 
 var (
-	errTooLong = fmt.Errorf("its answer has more than %d bytes", mostAnswer)
-	errHalf    = errors.New("its answer ended in the middle")
+	errTooLong  = fmt.Errorf("its answer has more than %d bytes", mostAnswer)
+	errHalf     = errors.New("its answer ended in the middle")
+	errDeclined = errors.New("it declined to answer")
 )
 
 // told is what a provider's error says, without what the library says about the call.
@@ -127,13 +138,9 @@ func (m *messages) params(r agent.Request) (anthropic.MessageNewParams, error) {
 		System: []anthropic.TextBlockParam{{Text: r.System, CacheControl: cached}},
 	}
 	for _, t := range r.Tools {
-		var schema map[string]any
-		if err := json.Unmarshal(t.Schema, &schema); err != nil {
-			return p, fmt.Errorf("the schema of the tool %s: %w", t.Name, err)
-		}
-		delete(schema, "type") // it is an object
+		// As it is: what is written in another order each time is no provider's cache.
 		p.Tools = append(p.Tools, anthropic.ToolUnionParam{OfTool: &anthropic.ToolParam{
-			Name: t.Name, Description: anthropic.String(t.Description), InputSchema: anthropic.ToolInputSchemaParam{ExtraFields: schema},
+			Name: t.Name, Description: anthropic.String(t.Description), InputSchema: param.Override[anthropic.ToolInputSchemaParam](t.Schema),
 		}})
 	}
 	for _, msg := range r.Messages {
@@ -159,7 +166,8 @@ func (m *messages) params(r agent.Request) (anthropic.MessageNewParams, error) {
 
 func blocks(m agent.Message) ([]anthropic.ContentBlockParamUnion, error) {
 	var out []anthropic.ContentBlockParamUnion
-	if m.Opaque != nil {
+	speaks := strings.TrimSpace(m.Text) != "" // no text of spaces alone is taken
+	if m.Opaque != nil && (speaks || len(m.Calls) > 0) {
 		var thoughts []thought
 		if err := json.Unmarshal(m.Opaque, &thoughts); err != nil {
 			return nil, fmt.Errorf("the thoughts of a message: %w", err)
@@ -174,12 +182,12 @@ func blocks(m agent.Message) ([]anthropic.ContentBlockParamUnion, error) {
 	}
 	for _, r := range m.Results { // a provider wants them before all else
 		text := r.Text
-		if text == "" {
+		if strings.TrimSpace(text) == "" {
 			text = "(nothing)"
 		}
 		out = append(out, anthropic.NewToolResultBlock(r.CallID, text, r.Failed))
 	}
-	if m.Text != "" {
+	if speaks {
 		out = append(out, anthropic.NewTextBlock(m.Text))
 	}
 	for _, c := range m.Calls {

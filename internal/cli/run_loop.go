@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -17,7 +18,9 @@ import (
 	"ravi/internal/command"
 	"ravi/internal/config"
 	"ravi/internal/gate"
+	"ravi/internal/mcphost"
 	runs "ravi/internal/run"
+	"ravi/sandbox"
 )
 
 // runLoop sets up Ravi's own loop as what does a run's task. What is wrong with the configuration is told here.
@@ -49,6 +52,15 @@ func runLoop(env *command.Env, in runInput, file *config.Config, providers []bro
 			Wall: time.Duration(most.MaxSubagentMinutes) * time.Minute,
 		},
 		Depth: 1, ApprovalTime: approval.DefaultTTL,
+	}
+	servers, err := configuredServers(file)
+	if err != nil {
+		return err
+	}
+	if len(servers) > 0 {
+		loop.Servers = func(ctx context.Context, sb *sandbox.Sandbox, tell func(string)) (agent.Servers, error) {
+			return loopServers{mcphost.Open(ctx, sb, servers, func(e mcphost.Event) { tell(fmt.Sprintf("MCP server %s: %s: %s", e.Server, e.Kind, e.Text)) })}, nil
+		}
 	}
 	if most.MaxSubagentDepth != nil {
 		loop.Depth = *most.MaxSubagentDepth
@@ -96,4 +108,25 @@ func askModel(dialect, baseURL, token, model string, dial func(context.Context) 
 		return provider.OpenAI(o), nil
 	}
 	return nil, errors.New("the loop does not speak to providers of the dialect " + dialect)
+}
+
+// loopServers are those of tools.mcp_servers, as a loop has them.
+type loopServers struct{ *mcphost.Host }
+
+// Specs implements agent.Servers.
+func (m loopServers) Specs() []agent.Spec {
+	var out []agent.Spec
+	for _, t := range m.Tools() {
+		out = append(out, agent.Spec{Name: t.Name, Description: "Of the MCP server " + t.Server + ", in its words: " + t.Description, Schema: t.InputSchema})
+	}
+	return out
+}
+
+// Call implements agent.Servers: what a server cannot do is no reason to end a turn.
+func (m loopServers) Call(ctx context.Context, name string, args json.RawMessage) (string, bool, error) {
+	text, failed, err := m.Host.Call(ctx, name, args)
+	if err != nil && ctx.Err() == nil {
+		return err.Error(), true, nil
+	}
+	return text, failed, err
 }

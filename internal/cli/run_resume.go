@@ -23,10 +23,11 @@ func runResume(ctx context.Context, env *command.Env, in runInput, o *runs.Optio
 	if in.Resume == "" {
 		return nil
 	}
-	if o.Config.Backend == sandbox.BackendHost {
+	loop := o.Agent.Program.Name == adapter.Loop
+	if o.Config.Backend == sandbox.BackendHost && !loop {
 		return command.Usage("--resume needs a sandbox: on the host no conversation is kept", "leave out --backend host, or --resume")
 	}
-	if p := o.Agent.Program; p.StateDir == "" {
+	if p := o.Agent.Program; p.StateDir == "" && !loop {
 		return command.Usage(fmt.Sprintf("--resume: the program %s keeps no conversations", p.Name), "name the one that had it, such as --agent claude")
 	}
 	r, err := readableRun(ctx, env, in.Resume)
@@ -86,6 +87,7 @@ func conversationOf(r store.Run, p adapter.Program) (*runs.Resume, error) {
 	if err := json.Unmarshal(b, &t); err != nil {
 		return nil, errFolder(r.ID, err)
 	}
+	loop := p.Name == adapter.Loop
 	switch c := t.Conversation; {
 	case !t.Status.Final():
 		return nil, notResumed(r, "what came of it is not written down yet", wait)
@@ -93,16 +95,23 @@ func conversationOf(r store.Run, p adapter.Program) (*runs.Resume, error) {
 		return nil, notResumed(r, "no agent program did it", anew)
 	case t.Agent != p.Name:
 		return nil, notResumed(r, fmt.Sprintf("%s did it, and not %s", t.Agent, p.Name), "name that one: --agent "+t.Agent)
+	case loop:
 	case c == nil:
 		return nil, notResumed(r, "no conversation was kept", anew)
 	case c.Lost != "":
 		return nil, notResumed(r, c.Lost, anew)
 	}
-	file := filepath.Join(r.Dir, runs.StateFile)
+	name, id := runs.StateFile, ""
+	if loop {
+		name = runs.JournalFile
+	} else {
+		id = t.Conversation.ID
+	}
+	file := filepath.Join(r.Dir, name)
 	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
 		return nil, notResumed(r, "the file of its conversation is gone", anew)
 	} else if err != nil {
 		return nil, errFolder(r.ID, err)
 	}
-	return &runs.Resume{RunID: r.ID, ID: t.Conversation.ID, File: file}, nil
+	return &runs.Resume{RunID: r.ID, ID: id, File: file}, nil
 }

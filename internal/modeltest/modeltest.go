@@ -34,6 +34,8 @@ type Script struct {
 	// Then are the scripts for the second text of the user's in one conversation, the third and so on; the last one
 	// goes on for ever. None: this one is played anew.
 	Then []Script
+	// Others are scripts for conversations that hold a text, such as those of sub-agents. At most one text may be in a request.
+	Others map[string]Script
 	// Side is the answer to requests that offer no tools, such as for a title. Empty: a short text, or an example of
 	// what the request says that it wants.
 	Side string
@@ -149,6 +151,16 @@ func (i Item) overloaded(dialect string) Item {
 		i.status, i.errType, i.text = 503, "server_error", "The server is currently overloaded. Please try again later."
 	}
 	return i
+}
+
+// whose is the script for a request, and by which text it was chosen.
+func (s *Script) whose(r *Request) (name string, _ *Script) {
+	for text, other := range s.Others {
+		if r.Has(text) {
+			return text, &other
+		}
+	}
+	return "", s
 }
 
 // of is the script for a text of the user's, counted from 0.

@@ -89,6 +89,7 @@ type Server struct {
 
 // spot is an item of the script.
 type spot struct {
+	script string // of Others; empty: the first
 	place
 	item int
 }
@@ -261,13 +262,14 @@ func (s *Server) decide(way dialect, a *asked, r *http.Request, got *Request) ([
 	case len(a.tools) == 0 && !s.always:
 		return []Item{Text(s.side(a))}, nil
 	}
-	at := s.script.placeOf(a.speakers)
+	name, whose := s.script.whose(got)
+	at := whose.placeOf(a.speakers)
 	got.Turn, got.Prompt = at.round, at.prompt
-	script := s.script.of(at.prompt)
+	script := whose.of(at.prompt)
 	if at.round >= len(script.Turns) {
 		return []Item{Text("That was all of the script.")}, nil
 	}
-	return s.happening(at, a.dialect, script.Turns[at.round]), nil
+	return s.happening(name, at, a.dialect, script.Turns[at.round]), nil
 }
 
 // side is what is said to requests that offer no tools.
@@ -282,16 +284,16 @@ func (s *Server) side(a *asked) string {
 }
 
 // happening leaves out what has happened often enough, and what comes after an end.
-func (s *Server) happening(at place, dialect string, turn Turn) []Item {
+func (s *Server) happening(name string, at place, dialect string, turn Turn) []Item {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []Item
 	for n, i := range turn {
 		if i.times > 0 {
-			if s.happened[spot{at, n}] >= i.times {
+			if s.happened[spot{name, at, n}] >= i.times {
 				continue
 			}
-			s.happened[spot{at, n}]++
+			s.happened[spot{name, at, n}]++
 		}
 		if i.kind == fail {
 			i = i.overloaded(dialect)

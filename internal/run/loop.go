@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"os"
 	"path"
 	"path/filepath"
 	"strings"
@@ -52,6 +53,9 @@ func (s *state) loop(ctx context.Context) error {
 		return err
 	}
 	defer out.close()
+	if err := s.giveJournal(); err != nil {
+		return err
+	}
 	journal, err := agent.OpenJournal(s.dir.path(JournalFile))
 	if err != nil {
 		return err
@@ -79,7 +83,16 @@ func (s *state) loop(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	end, err := loop.Turn(ctx, s.Task)
+	var end agent.Outcome
+	s.models.began.Store(int64(time.Since(s.models.since)))
+	if loop.Unfinished() {
+		var state string
+		if state, err = s.giveWork(ctx); err == nil {
+			end, err = loop.Resume(ctx, state+"\n\n"+s.Task)
+		}
+	} else {
+		end, err = loop.Turn(ctx, s.Task)
+	}
 	out.close()
 	s.task.Output = Output{Bytes: out.total, Truncated: out.left > 0}
 	if gone := s.sb.Err(); gone != nil && end.Reason != agent.Finished {
@@ -102,6 +115,55 @@ func (s *state) loop(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// giveJournal has the loop go on with what the run before wrote down.
+func (s *state) giveJournal() error {
+	r := s.Agent.Resume
+	if r == nil {
+		return nil
+	}
+	fail := func(err error) error { return fmt.Errorf("taking over the conversation of run %s: %w", r.RunID, err) }
+	from, err := os.Open(r.File)
+	if err != nil {
+		return fail(err)
+	}
+	defer from.Close()
+	to, err := os.OpenFile(s.dir.path(JournalFile), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fail(err)
+	}
+	_, err = io.Copy(to, from)
+	if err = errors.Join(err, to.Close()); err != nil {
+		return fail(err)
+	}
+	s.dir.event("resumed", map[string]any{"run": r.RunID})
+	return nil
+}
+
+// giveWork lays the work of an interrupted run, as far as it was saved, onto the clone, and says for the model what there is.
+func (s *state) giveWork(ctx context.Context) (string, error) {
+	const lost = "Ravi was interrupted, and your sandbox with all that was done in it is gone. This is a new one, with the repository as it was in the beginning"
+	r := s.Agent.Resume
+	patch, err := os.Open(filepath.Join(filepath.Dir(r.File), PatchFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		s.note("nothing of the work of run %s was saved: it begins anew, and the conversation goes on", r.RunID)
+		return lost + ".", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("taking over the work of run %s: %w", r.RunID, err)
+	}
+	defer patch.Close()
+	res, err := s.sb.Exec(ctx, sandbox.Cmd{Args: []string{"git", "apply", "--whitespace=nowarn", "-"}, GuestDir: s.sb.Workspace(), Stdin: patch, Timeout: sandbox.After(time.Minute)})
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("taking over the work of run %s: %w", r.RunID, err)
+	case res.ExitCode != 0:
+		s.note("the saved work of run %s does not apply to this repository: it begins anew, and the conversation goes on", r.RunID)
+		return lost + ".", nil
+	}
+	s.note("the saved work of run %s was taken over", r.RunID)
+	return lost + ", and the changes that were saved before. What was done just before may be missing: look first.", nil
 }
 
 // loopConfig is what the run's loop and those of its sub-agents have in common.

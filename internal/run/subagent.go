@@ -95,8 +95,5 @@ func copyWorkspace(ctx context.Context, from, to *sandbox.Sandbox) error {
 		return err
 	}
 	defer archive.Close()
-	if err := to.Files().MakeDir(ctx, to.Workspace()); err != nil {
-		return err
-	}
 	return to.Files().Untar(ctx, to.Workspace(), archive)
 }
