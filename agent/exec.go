@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,7 +30,7 @@ type ExecTool struct {
 	PathAppend []string
 	// Env is added to the environment of commands.
 	Env map[string]string
-	// MostOutput bounds the text that comes back, in characters; 0 is sandbox.DefaultText.
+	// MostOutput bounds the text that comes back, in characters; 0: as much as the loop keeps of any tool's.
 	MostOutput int
 }
 
@@ -58,16 +59,25 @@ func (t *ExecTool) args(raw json.RawMessage) (a execArgs, err error) {
 		err = errors.New("there is no command")
 	case strings.ContainsRune(a.Command, 0), strings.ContainsRune(a.WorkingDir, 0):
 		err = errors.New("there is a zero byte in it")
-	case a.Timeout < 0 || time.Duration(a.Timeout)*time.Second > mostExec:
+	case a.Timeout < 0 || a.Timeout > int(mostExec/time.Second):
 		err = fmt.Errorf("the timeout is not from 1 to %d seconds", mostExec/time.Second)
 	}
 	return a, err
 }
 
-// Shell is the command that a call would run, and where, for the gate.
+// Shell is the command that a call would run, and where it says that it does, for the gate.
 func (t *ExecTool) Shell(raw json.RawMessage) (command, dir string, err error) {
 	a, err := t.args(raw)
 	return a.Command, a.WorkingDir, err
+}
+
+// Folder is where a command runs. Without hands nobody knows.
+func (t *ExecTool) Folder(dir string) string {
+	sb := t.Hands.Sandbox()
+	if sb == nil {
+		return ""
+	}
+	return guestDir(sb, dir)
 }
 
 // anyShell runs its first argument by the best shell that there is.
@@ -102,7 +112,7 @@ func (t *ExecTool) Do(ctx context.Context, raw json.RawMessage) (Result, error) 
 	case err != nil:
 		return Result{}, err
 	}
-	text := res.Text(t.MostOutput)
+	text := res.Text(cmp.Or(t.MostOutput, -1))
 	if res.Reason == sandbox.ReasonTimeout {
 		text += fmt.Sprintf("\nIt was ended after %v.", limit)
 	}

@@ -116,7 +116,7 @@ func readFile(ctx context.Context, fs files, raw json.RawMessage) (string, error
 	if first > len(lines) {
 		return fmt.Sprintf("(%s has %d lines)", a.Path, len(lines)), nil
 	}
-	last := min(first-1+a.Limit, len(lines))
+	last := first - 1 + min(a.Limit, len(lines)-first+1)
 	var b strings.Builder
 	for i, line := range lines[first-1 : last] {
 		fmt.Fprintf(&b, "%6d\t%s\n", first+i, headAndTail(strings.TrimRight(line, "\r\n"), mostLine))

@@ -37,17 +37,21 @@ func (g guestFiles) write(ctx context.Context, name string, data []byte) error {
 }
 
 func (g guestFiles) list(ctx context.Context, name string, depth int) ([]string, bool, error) {
-	at := g.at(name)
-	all, err := g.sb.Files().List(ctx, at, depth)
+	all, err := g.sb.Files().List(ctx, g.at(name), depth)
 	if err != nil {
 		return nil, false, err
 	}
 	more := len(all) > mostListed
 	var out []string
 	for _, e := range all[:min(len(all), mostListed)] {
-		out = append(out, listed(strings.TrimPrefix(strings.TrimPrefix(e.Path, at), "/"), e.Kind, e.Size, e.Target))
+		out = append(out, listed(g.name(e.Path), e.Kind, e.Size, e.Target))
 	}
 	return out, more, nil
+}
+
+// name is a path as it can be given to a tool again: from the workspace on, if it is in there.
+func (g guestFiles) name(at string) string {
+	return strings.TrimPrefix(at, path.Clean(g.sb.Workspace())+"/")
 }
 
 // listed is one entry of a folder in a line.
@@ -72,7 +76,7 @@ const (
 
 // search has grep do it, which every image has; there is no shell between.
 func (g guestFiles) search(ctx context.Context, pattern, name, glob string) (string, error) {
-	args := []string{"grep", "-rnIE", "-m", fmt.Sprint(mostMatches), "--exclude-dir=.git"}
+	args := []string{"grep", "-rnHIE", "-m", fmt.Sprint(mostMatches), "--exclude-dir=.git"}
 	if glob != "" {
 		args = append(args, "--include="+glob)
 	}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -44,21 +45,26 @@ func (h hostFiles) list(ctx context.Context, name string, depth int) ([]string, 
 }
 
 func (h hostFiles) search(ctx context.Context, pattern, name, glob string) (string, error) {
-	re, err := regexp.CompilePOSIX(pattern)
+	re, err := regexp.Compile(pattern) // of what grep -E has it lacks references, and what else it has is meant to be used
 	if err != nil {
 		return "", err
 	}
 	var b strings.Builder
-	_, err = h.root.Walk(ctx, orRoot(name), beneath.Bounds{Entries: 100_000, Depth: 64, FileBytes: mostFile, Bytes: 256 << 20}, func(e beneath.Entry, read func() ([]byte, error)) error {
+	skipped, more := 0, false
+	walked, err := h.root.Walk(ctx, orRoot(name), beneath.Bounds{Entries: 100_000, Depth: 64, FileBytes: mostFile, Bytes: 256 << 20}, func(e beneath.Entry, read func() ([]byte, error)) error {
 		if ok, err := path.Match(glob, path.Base(e.Path)); glob != "" && (err != nil || !ok) {
 			return err
 		}
 		data, err := read()
-		if err != nil || strings.ContainsRune(string(data[:min(len(data), 8<<10)]), 0) {
-			return nil // one that cannot be read, or is no text, has no match
+		switch {
+		case err != nil:
+			skipped++
+			return nil
+		case len(data) == 0, bytes.IndexByte(data, 0) >= 0: // what is no text has no lines
+			return nil
 		}
 		n := 0
-		for i, line := range strings.Split(string(data), "\n") {
+		for i, line := range strings.Split(strings.TrimSuffix(string(data), "\n"), "\n") {
 			if !re.MatchString(line) {
 				continue
 			}
@@ -67,12 +73,22 @@ func (h hostFiles) search(ctx context.Context, pattern, name, glob string) (stri
 				break
 			}
 			if b.Len() > mostExecOutput {
+				more = true
 				return fs.SkipAll
 			}
 		}
 		return nil
 	})
-	return b.String(), err
+	if err != nil {
+		return "", err
+	}
+	if more || walked.More {
+		b.WriteString("(there is more than is searched at once: name a folder, or a glob)\n")
+	}
+	if n := skipped + len(walked.Unread); n > 0 {
+		fmt.Fprintf(&b, "(%d files and folders could not be read, or are larger than %d bytes)\n", n, mostFile)
+	}
+	return b.String(), nil
 }
 
 func (h hostFiles) close() error { return h.root.Close() }

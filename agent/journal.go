@@ -26,6 +26,7 @@ type Journal struct {
 type entry struct {
 	Message *Message `json:"message,omitempty"` // an assistant's comes with its usage
 	Usage   *Usage   `json:"usage,omitempty"`
+	Cut     bool     `json:"cut,omitempty"`   // the message was
 	Begun   string   `json:"begun,omitempty"` // a call
 	Result  *Result  `json:"result,omitempty"`
 	Sub     *Report  `json:"sub,omitempty"`   // of a sub-agent
@@ -128,6 +129,9 @@ type past struct {
 	// unfinished says that a turn has not ended.
 	unfinished bool
 	lost       []string // sub-agents that had not reported
+	reports    []Report // of which the model was not told
+	spawned    int      // ever
+	cut        bool     // the last message was
 }
 
 // recall puts the past together.
@@ -144,6 +148,7 @@ func recall(entries []entry) (past, error) {
 			p.messages = append(p.messages, *e.Message)
 			p.open, p.results, p.begun = e.Message.Calls, nil, map[string]bool{}
 			p.asked++
+			p.cut = e.Cut && len(p.open) == 0
 			if e.Usage != nil {
 				p.usage.Input += e.Usage.Input
 				p.usage.Output += e.Usage.Output
@@ -153,18 +158,20 @@ func recall(entries []entry) (past, error) {
 				p.usage, p.asked = Usage{}, 0
 			}
 			p.messages, p.unfinished = append(p.messages, *e.Message), true
-			p.open, p.results = nil, nil
+			p.open, p.results, p.reports, p.cut = nil, nil, nil, false
 		case e.Begun != "":
 			p.begun[e.Begun] = true
 		case e.Result != nil:
 			p.results = append(p.results, *e.Result)
 		case e.Spawn != "":
 			running[e.Spawn] = true
+			p.spawned++
 			order = append(order, e.Spawn)
 		case e.Sub != nil:
 			delete(running, e.Sub.ID)
+			p.reports = append(p.reports, *e.Sub)
 		case e.End != nil:
-			p.unfinished = false
+			p.unfinished, p.reports = false, nil
 			running, order = map[string]bool{}, nil
 		}
 	}

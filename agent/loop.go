@@ -107,6 +107,9 @@ func New(c Config) (*Loop, error) {
 			return nil, err
 		}
 		l.messages = l.resumed.messages
+		if c.Subagents != nil {
+			c.Subagents.n = l.resumed.spawned
+		}
 	}
 	return l, nil
 }
@@ -144,15 +147,36 @@ func (l *Loop) Resume(ctx context.Context, text string) (Outcome, error) {
 	}
 	l.resumed = past{}
 	t := &turn{usage: p.usage, asked: p.asked, told: plainText(text)}
+	if text != "" { // there is more to do than was known when it finished
+		for i := range p.results {
+			p.results[i].Final = false
+		}
+	}
+	if p.cut {
+		t.told = joined(answerCut, t.told)
+	}
 	if len(p.lost) > 0 {
 		t.told = joined(fmt.Sprintf("Ravi was interrupted. These sub-agents ended with it, and their work is lost: %s.", strings.Join(p.lost, ", ")), t.told)
 	}
+	for _, r := range p.reports {
+		t.told = joined(r.tell(l.c.Limits.Output), t.told)
+	}
 	return l.turn(ctx, func() error {
+		for _, id := range p.lost {
+			if err := l.note(entry{Sub: &Report{ID: id, Status: SubCanceled, Label: id, Text: "Ravi was interrupted."}}); err != nil {
+				return err
+			}
+		}
+		last := l.messages[len(l.messages)-1] // a turn begins with one
 		switch {
 		case len(p.open) > 0:
 			return l.act(ctx, t, p.open, p.results, p.begun)
 		case t.told != "":
 			return l.say(Message{Role: User, Text: t.take()})
+		case last.Role == Assistant: // it had finished, but for the record of that
+			t.final = &Result{Text: last.Text}
+		default:
+			t.final = finalOf(last.Results)
 		}
 		return nil
 	}, t)
@@ -169,6 +193,7 @@ type turn struct {
 func (l *Loop) turn(ctx context.Context, begin func() error, t *turn) (Outcome, error) {
 	bounded, cancel := context.WithTimeout(ctx, l.c.Limits.Wall)
 	defer cancel()
+	defer l.endOthers() // also if something panics
 	l.registry.begin()
 	text, err := l.steps(bounded, begin, t)
 	out := Outcome{Reason: Finished, Text: text, Iterations: t.asked, Usage: t.usage}
@@ -177,6 +202,7 @@ func (l *Loop) turn(ctx context.Context, begin func() error, t *turn) (Outcome, 
 	switch {
 	case err == nil:
 	case errors.As(err, &fault):
+		out.Reason, out.Why = Failed, err.Error()
 		return out, fault.error
 	case ctx.Err() != nil:
 		out.Reason, out.Why = Canceled, "the turn was canceled"
@@ -187,9 +213,7 @@ func (l *Loop) turn(ctx context.Context, begin func() error, t *turn) (Outcome, 
 	default:
 		out.Reason, out.Why = Failed, err.Error()
 	}
-	if l.c.Subagents != nil {
-		l.c.Subagents.cancel()
-	}
+	l.endOthers()
 	if err := l.close(); err != nil {
 		return out, err
 	}
@@ -201,6 +225,13 @@ func (l *Loop) turn(ctx context.Context, begin func() error, t *turn) (Outcome, 
 	}
 	l.c.emit(Event{Kind: EventEnd, Text: cmp.Or(out.Why, out.Text), Reason: out.Reason, Failed: out.Reason != Finished, Usage: &t.usage})
 	return out, nil
+}
+
+// endOthers ends the sub-agents, with their turn.
+func (l *Loop) endOthers() {
+	if l.c.Subagents != nil {
+		l.c.Subagents.cancel()
+	}
 }
 
 // errJournal is an error of the journal, which nobody but the loop's owner can do anything about.
@@ -216,27 +247,6 @@ func (l *Loop) note(entries ...entry) error {
 func (l *Loop) say(m Message) error {
 	l.messages = append(l.messages, m)
 	return l.note(entry{Message: &m})
-}
-
-// close answers calls that nothing came of, since no provider takes a conversation that has some.
-func (l *Loop) close() error {
-	n := len(l.messages)
-	if n == 0 || len(l.messages[n-1].Calls) == 0 {
-		return nil
-	}
-	calls := l.messages[n-1].Calls
-	return l.say(Message{Role: User, Results: settled(calls, make([]Result, len(calls)))})
-}
-
-// settled has a result for each call, also for those that did not come to one.
-func settled(calls []Call, results []Result) []Result {
-	for i, c := range calls {
-		if results[i].CallID == "" {
-			results[i] = refuse("the turn ended before this was done, or while it was")
-			results[i].CallID, results[i].Tool = c.ID, c.Name
-		}
-	}
-	return results
 }
 
 func (l *Loop) steps(ctx context.Context, begin func() error, t *turn) (string, error) {
@@ -263,7 +273,7 @@ func (l *Loop) steps(ctx context.Context, begin func() error, t *turn) (string, 
 		m := answer.Message
 		if len(m.Calls) == 0 {
 			if answer.Cut {
-				t.told = "Your answer was cut, since it was longer than it may be. Go on from there, in smaller steps."
+				t.told = answerCut
 				if err := l.say(Message{Role: User, Text: t.take()}); err != nil {
 					return "", err
 				}
@@ -279,6 +289,8 @@ func (l *Loop) steps(ctx context.Context, begin func() error, t *turn) (string, 
 		}
 	}
 }
+
+const answerCut = "Your answer was cut, since it was longer than it may be. Go on from there, in smaller steps."
 
 func (t *turn) take() string {
 	s := t.told
@@ -300,18 +312,13 @@ func (l *Loop) ask(ctx context.Context, t *turn) (Answer, error) {
 	t.usage.Output += answer.Usage.Output
 	m := &answer.Message
 	m.Role, m.Text = Assistant, plainText(m.Text)
-	seen := map[string]bool{}
-	for i := range m.Calls { // ids are what results are found by
-		if c := &m.Calls[i]; c.ID == "" || seen[c.ID] {
-			c.ID = fmt.Sprintf("call_%d_%d", t.asked, i)
-		}
-		seen[m.Calls[i].ID] = true
-	}
+	l.named(m.Calls)
 	l.messages = append(l.messages, *m)
-	if err := l.note(entry{Message: m, Usage: &answer.Usage}); err != nil {
+	if err := l.note(entry{Message: m, Usage: &answer.Usage, Cut: answer.Cut}); err != nil {
 		return answer, err
 	}
-	l.c.emit(Event{Kind: EventUsage, Usage: &t.usage})
+	used := t.usage // a copy: whoever hears it may keep it
+	l.c.emit(Event{Kind: EventUsage, Usage: &used})
 	if most := l.c.Limits.Tokens; most > 0 && t.usage.Input+t.usage.Output >= most && (len(m.Calls) > 0 || answer.Cut) {
 		return answer, &errStop{OutOfToken, fmt.Sprintf("the turn has used %d tokens, of %d that it may", t.usage.Input+t.usage.Output, most)}
 	}
@@ -355,12 +362,7 @@ func (l *Loop) act(ctx context.Context, t *turn, calls []Call, had []Result, beg
 		return errors.Join(fault, l.say(Message{Role: User, Results: settled(calls, results)}))
 	}
 	m := Message{Role: User, Results: results}
-	for i := range results {
-		if results[i].Final && t.final == nil {
-			t.final = &results[i]
-		}
-	}
-	if t.final == nil {
+	if t.final = finalOf(results); t.final == nil {
 		reports, err := l.reports()
 		if err != nil {
 			return err
@@ -368,6 +370,16 @@ func (l *Loop) act(ctx context.Context, t *turn, calls []Call, had []Result, beg
 		m.Text = joined(t.take(), reports)
 	}
 	return l.say(m)
+}
+
+// finalOf is the first result that ends the turn, or nil.
+func finalOf(results []Result) *Result {
+	for i := range results {
+		if results[i].Final {
+			return &results[i]
+		}
+	}
+	return nil
 }
 
 func indexOf(results []Result, id string) int {
@@ -391,16 +403,10 @@ func (l *Loop) do(ctx context.Context, c Call, i int, begun bool) (Result, error
 		out = refuse("a message may have %d calls, and this one is beyond: ask for it again", mostCalls)
 		out.CallID, out.Tool = c.ID, c.Name
 	default:
-		if err := l.note(entry{Begun: c.ID}); err != nil {
-			return out, err
-		}
 		var err error
-		if out, err = l.registry.Call(ctx, c); err != nil {
+		if out, err = l.registry.Call(ctx, c, func() error { return l.note(entry{Begun: c.ID}) }); err != nil {
 			return out, err
 		}
-	}
-	if l.c.Redact != nil {
-		out.Text = l.c.Redact(out.Text)
 	}
 	l.c.emit(Event{Kind: EventResult, Tool: c.Name, ID: c.ID, Text: out.Text, Failed: out.Failed})
 	if !out.Trusted {
@@ -447,49 +453,4 @@ func joined(a, b string) string {
 		return a + b
 	}
 	return a + "\n\n" + b
-}
-
-// leftOut stands for an answer of a tool that is too long ago.
-const leftOut = "(left out: it was too long ago. Call the tool again if it matters)"
-
-// shorten leaves out the oldest answers of tools once the conversation is too long, down to half of that: what changes in
-// the middle of a conversation makes a provider read all of it anew.
-func (l *Loop) shorten() {
-	size := 0
-	for _, m := range l.messages {
-		size += m.size()
-	}
-	if size <= l.c.Limits.Context {
-		return
-	}
-	for i := range l.messages[:max(len(l.messages)-4, 0)] {
-		if size <= l.c.Limits.Context/2 {
-			return
-		}
-		m := &l.messages[i]
-		if len(m.Results) == 0 {
-			continue
-		}
-		size -= m.size()
-		kept := make([]Result, len(m.Results)) // the journal has the others
-		for j, r := range m.Results {
-			if len(r.Text) > len(leftOut) {
-				r.Text = leftOut
-			}
-			kept[j] = r
-		}
-		m.Results = kept
-		size += m.size()
-	}
-}
-
-func (m Message) size() int {
-	n := len(m.Text) + len(m.Opaque)
-	for _, c := range m.Calls {
-		n += len(c.Args) + len(c.Name)
-	}
-	for _, r := range m.Results {
-		n += len(r.Text)
-	}
-	return n
 }

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
+
+	"ravi/internal/strictjson"
 )
 
 // The roles of messages.
@@ -84,6 +87,9 @@ type Model interface {
 const (
 	// mostArgs bounds the arguments of one call, in bytes.
 	mostArgs = 1 << 20
+	// mostArgValues are in them, and mostArgDepth of these inside each other.
+	mostArgValues = 10_000
+	mostArgDepth  = 64
 	// mostCalls is how many calls of one message are done.
 	mostCalls = 64
 	// callsAtOnce of them are done at the same time.
@@ -104,7 +110,39 @@ func NewCall(id, name, args string) Call {
 	case raw[0] != '{':
 		c.Wrong = "the arguments are no JSON object"
 	default:
-		c.Args = raw
+		if c.Wrong = overdone(raw); c.Wrong == "" {
+			c.Args = raw
+		}
 	}
 	return c
+}
+
+// overdone says why JSON would not be taken by all who read a conversation, of which it is a small part.
+func overdone(raw []byte) string {
+	v, err := strictjson.Read(raw)
+	if err != nil { // a key that is there twice, say
+		return fmt.Sprintf("the arguments: %v", err)
+	}
+	values := 0
+	var count func(v strictjson.Value, depth int) bool
+	count = func(v strictjson.Value, depth int) bool {
+		if values++; values > mostArgValues || depth > mostArgDepth {
+			return false
+		}
+		for _, item := range v.Items() {
+			if !count(item, depth+1) {
+				return false
+			}
+		}
+		for _, member := range v.Members() {
+			if !count(member, depth+1) {
+				return false
+			}
+		}
+		return true
+	}
+	if !count(v, 1) {
+		return fmt.Sprintf("the arguments have more than %d values, or more than %d inside each other", mostArgValues, mostArgDepth)
+	}
+	return ""
 }

@@ -25,6 +25,8 @@ type Tool interface {
 // sheller is a tool that has a shell run a command: the gate looks at it.
 type sheller interface {
 	Shell(args json.RawMessage) (command, dir string, err error)
+	// Folder is where a command runs for which dir is named.
+	Folder(dir string) string
 }
 
 // Question is asked about a call before it is done.
@@ -48,7 +50,9 @@ type Registry struct {
 	gate  *gate.Gate
 	ask   Approver // nil: nobody
 	tell  func(Event)
-	most  int // bytes of a result
+	clean func(string) string // nil: nothing is secret
+	most  int                 // bytes of a result
+	time  time.Duration       // of a call
 	slots chan struct{}
 
 	mu      sync.Mutex
@@ -66,7 +70,8 @@ func newRegistry(c Config) (*Registry, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Registry{gate: g, ask: c.Approver, tell: c.emit, most: c.Limits.Output, slots: make(chan struct{}, callsAtOnce), denied: map[string]string{}}
+	r := &Registry{gate: g, ask: c.Approver, tell: c.emit, clean: c.Redact, most: c.Limits.Output, time: toolTime,
+		slots: make(chan struct{}, callsAtOnce), denied: map[string]string{}}
 	return r, nil
 }
 
@@ -112,24 +117,27 @@ func (r *Registry) begin() {
 	r.denied = map[string]string{}
 }
 
-// Call does a call, or says why not. The error is as for Tool.
-func (r *Registry) Call(ctx context.Context, c Call) (Result, error) {
+// Call does a call, or says why not. begin is called once nothing is in its way. The error is as for Tool, or of begin.
+func (r *Registry) Call(ctx context.Context, c Call, begin func() error) (Result, error) {
 	select { // a place is waited for, so that a thousand calls are done as few at a time
 	case r.slots <- struct{}{}:
 		defer func() { <-r.slots }()
 	case <-ctx.Done():
 		return Result{}, ctx.Err()
 	}
-	out, err := r.call(ctx, c)
+	out, err := r.call(ctx, c, begin)
 	if err != nil {
 		return Result{}, err
 	}
 	out.CallID, out.Tool = c.ID, c.Name
+	if r.clean != nil { // of the whole text: nobody finds a secret of which a part was cut off
+		out.Text = r.clean(out.Text)
+	}
 	out.Text = headAndTail(plainText(out.Text), r.most)
 	return out, nil
 }
 
-func (r *Registry) call(ctx context.Context, c Call) (Result, error) {
+func (r *Registry) call(ctx context.Context, c Call, begin func() error) (Result, error) {
 	t := r.tool(c.Name)
 	if t == nil {
 		var names []string
@@ -141,18 +149,24 @@ func (r *Registry) call(ctx context.Context, c Call) (Result, error) {
 	if c.Wrong != "" {
 		return refuse("%s was not called: %s", c.Name, c.Wrong), nil
 	}
+	if missing := lacks(t.Spec().Schema, c.Args); missing != "" {
+		return refuse("%s was not called: its arguments lack %s", c.Name, missing), nil
+	}
 	if s, ok := t.(sheller); ok {
 		command, dir, err := s.Shell(c.Args)
 		if err != nil {
 			return refuse("%s was not called: %v", c.Name, err), nil
 		}
-		if no, err := r.pass(ctx, c.Name, command, dir); err != nil || no != nil {
+		if no, err := r.pass(ctx, c.Name, command, dir, s.Folder(dir)); err != nil || no != nil {
 			return deref(no), err
 		}
 	}
-	bounded, cancel := context.WithTimeout(ctx, toolTime)
+	if err := begin(); err != nil {
+		return Result{}, err
+	}
+	bounded, cancel := context.WithTimeout(ctx, r.time)
 	defer cancel()
-	out, err := t.Do(bounded, c.Args)
+	out, err := did(bounded, t, c.Args)
 	var bad *strictjson.Error
 	switch {
 	case err == nil:
@@ -160,9 +174,35 @@ func (r *Registry) call(ctx context.Context, c Call) (Result, error) {
 	case errors.As(err, &bad):
 		return refuse("%s was not called: %v", c.Name, err), nil
 	case ctx.Err() == nil && bounded.Err() != nil:
-		return refuse("%s took longer than %v, and was ended", c.Name, toolTime), nil
+		return refuse("%s took longer than %v, and was ended", c.Name, r.time), nil
 	}
 	return Result{}, err
+}
+
+// did has a tool do a call. One that panics has not done it, and the others go on.
+func did(ctx context.Context, t Tool, args json.RawMessage) (out Result, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			out, err = Result{Text: fmt.Sprintf("The tool itself failed, and may have done a part of it: %v", p), Failed: true}, nil
+		}
+	}()
+	return t.Do(ctx, args)
+}
+
+// lacks is the first of the arguments that a schema requires and a call does not have. What is left out is not the same as
+// what is empty: a file would be emptied. Nothing else of a schema is looked at: tools look at their arguments themselves.
+func lacks(schema, args json.RawMessage) string {
+	var s struct{ Required []string }
+	var have map[string]json.RawMessage
+	if json.Unmarshal(schema, &s) != nil || json.Unmarshal(args, &have) != nil {
+		return "" // neither is the gate's business
+	}
+	for _, name := range s.Required {
+		if _, ok := have[name]; !ok {
+			return name
+		}
+	}
+	return ""
 }
 
 func deref(r *Result) Result {
@@ -172,9 +212,13 @@ func deref(r *Result) Result {
 	return *r
 }
 
-// pass asks the gate about a command, and somebody if the gate says so. It returns a refusal, or nil.
-func (r *Registry) pass(ctx context.Context, tool, command, dir string) (*Result, error) {
-	v := r.gate.Judge(command, dir)
+// pass asks the gate about a command that runs in a folder, and somebody if the gate says so; named is what the model said
+// of that. It returns a refusal, or nil.
+func (r *Registry) pass(ctx context.Context, tool, command, named, folder string) (*Result, error) {
+	v := r.gate.Judge(command, folder)
+	if named != "" { // whoever is asked has to know
+		v.Reason += fmt.Sprintf(", in the folder %q", folder)
+	}
 	no := func(format string, args ...any) *Result { out := refuse(format, args...); return &out }
 	switch v.Decision {
 	case gate.Allow:

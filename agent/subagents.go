@@ -72,7 +72,6 @@ type Subagents struct {
 	mu      sync.Mutex
 	began   []time.Time // of the last hour
 	n       int
-	waiting int
 	running int // waiting ones are among them
 	reports []Report
 	changed chan struct{} // closed at the next report

@@ -34,7 +34,7 @@ func (m *completions) Next(ctx context.Context, r agent.Request, say func(string
 	defer stream.Close()
 	g := &gathered{say: say}
 	var out agent.Answer
-	ended := false
+	ended, declined := false, false
 	for stream.Next() {
 		chunk := stream.Current()
 		if u := chunk.Usage; u.TotalTokens > 0 {
@@ -60,6 +60,7 @@ func (m *completions) Next(ctx context.Context, r agent.Request, say func(string
 			}
 			if choice.FinishReason != "" {
 				ended, out.Cut = true, choice.FinishReason == "length"
+				declined = choice.FinishReason == "content_filter"
 			}
 		}
 	}
@@ -70,7 +71,10 @@ func (m *completions) Next(ctx context.Context, r agent.Request, say func(string
 		}
 		return out, err
 	}
-	if !ended {
+	switch {
+	case declined:
+		return out, errDeclined
+	case !ended:
 		return out, errHalf
 	}
 	out.Message = g.message()
