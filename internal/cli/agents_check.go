@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"ravi/internal/modeltest"
 	"ravi/internal/redact"
 	runs "ravi/internal/run"
+	"ravi/internal/store"
 )
 
 // agentCheck is what a check of an agent program gave.
@@ -39,7 +41,7 @@ type agentCheck struct {
 }
 
 type agentsCheckInput struct {
-	Program string `json:"program" arg:"PROGRAM" host:"none" usage:"claude, codex, gemini, opencode or pi"`
+	Program string `json:"program" arg:"PROGRAM" host:"none" usage:"claude, codex, gemini, opencode, pi or loop"`
 	Backend string `json:"backend" flag:"backend" value:"NAME" host:"backend" usage:"how the sandbox is made: auto, gvisor, host"`
 }
 
@@ -68,8 +70,8 @@ const checkedFile, checkedText = "checked-by-ravi.txt", "this was made in a sand
 
 func checkAgent(ctx context.Context, env *command.Env, in agentsCheckInput) (c agentCheck, err error) {
 	p, ok := adapter.Lookup(in.Program)
-	if !ok || p.Package == "" {
-		return c, command.Usage(fmt.Sprintf("there is no agent program %q to check", in.Program), meantProgram(in.Program, "claude, codex, gemini, opencode and pi are"))
+	if !ok || p.Package == "" && p.Name != adapter.Loop {
+		return c, command.Usage(fmt.Sprintf("there is no agent program %q to check", in.Program), meantProgram(in.Program, "claude, codex, gemini, opencode, pi and loop are"))
 	}
 	dir, err := os.MkdirTemp("", "ravi-check-")
 	if err != nil {
@@ -93,7 +95,7 @@ func checkAgent(ctx context.Context, env *command.Env, in agentsCheckInput) (c a
 	defer func() { err = errors.Join(err, model.Close(), <-over) }()
 	env.Quiet = true // what the program says is the script's
 	o, err := runOptions(ctx, env, runInput{Repo: repo, Agent: p.Name, Model: scriptedModel(p), Task: "Make the file " + checkedFile + ".", Context: "none", Backend: in.Backend},
-		scripted(p.Dialect, l.Addr().String()))
+		scripted(cmp.Or(p.Dialect, adapter.OpenAI), l.Addr().String()))
 	if err != nil {
 		return c, err
 	}
@@ -106,7 +108,7 @@ func checkAgent(ctx context.Context, env *command.Env, in agentsCheckInput) (c a
 	if c.Refused == nil {
 		c.Refused = []string{}
 	}
-	if task.ExitCode == nil || *task.ExitCode != 0 || task.Error != "" {
+	if task.Status != store.RunSucceeded || task.Error != "" {
 		c.problem("it ended as %s: %s", task.Status, task.Error)
 	}
 	if m := task.Models; m == nil || m.Requests == 0 {
@@ -146,7 +148,7 @@ func scripted(dialect, address string) sources {
 // scriptedModel is what the model of a check is called, where a program takes none by itself, or, as codex, offers tools to
 // the models that it knows in a way that no script speaks.
 func scriptedModel(p adapter.Program) string {
-	if p.Dialect == adapter.OpenAI {
+	if p.Dialect == adapter.OpenAI || p.NeedsModel {
 		return "scripted-1"
 	}
 	return ""

@@ -42,7 +42,10 @@ type agentsInstallInput struct {
 
 func installAgent(ctx context.Context, env *command.Env, in agentsInstallInput) (i install.Installed, err error) {
 	p, ok := adapter.Lookup(in.Program)
-	if !ok || p.Package == "" {
+	if ok && p.Package == "" {
+		return i, command.Usage(fmt.Sprintf("there is nothing to install: %s is %s", p.Name, p.Title), `it is there: ravi sandbox run --agent `+p.Name+` --task "…"`)
+	}
+	if !ok {
 		return i, command.Usage(fmt.Sprintf("there is no agent program %q to install", in.Program), meantProgram(in.Program, "claude, codex, gemini, opencode and pi are"))
 	}
 	return installProgram(ctx, env, p, in.Registry, in.Again)

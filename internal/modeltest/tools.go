@@ -70,7 +70,7 @@ func (s schema) example() any {
 }
 
 // shells are the names under which programs offer a tool for commands.
-var shells = []string{"Bash", "bash", "exec_command", "shell_command", "shell", "local_shell", "run_shell_command", "run_command", "run_terminal_cmd", "execute_command", "container.exec", "terminal"}
+var shells = []string{"Bash", "bash", "exec_command", "shell_command", "shell", "local_shell", "run_shell_command", "run_command", "run_terminal_cmd", "execute_command", "container.exec", "terminal", "exec"}
 
 // called is a call of a tool, as it goes over the wire.
 type called struct {
