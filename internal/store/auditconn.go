@@ -50,6 +50,11 @@ func (c *AuditConn) append(ctx context.Context, groups [][]AuditRecord, link fun
 	if err := c.open(ctx); err != nil {
 		return nil, err
 	}
+	done, err := c.store.write(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	if _, err := c.conn.ExecContext(ctx, `BEGIN IMMEDIATE`); err != nil {
 		return nil, err
 	}

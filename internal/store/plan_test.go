@@ -56,7 +56,7 @@ func TestPlans(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	r := &Store{db: db, reads: &reader{db: db}} // none is prepared, so each is seen
+	r := &Store{db: db, reads: &reader{db: db}, writing: make(chan struct{}, 1)} // none is prepared, so each is seen
 
 	const limit = 10
 	whole := "runs sandboxes agents sessions tasks keys approvals" // what lists of everything may go along

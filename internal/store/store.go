@@ -69,6 +69,19 @@ type Store struct {
 	db    *sql.DB // what is written, and what is read for that
 	reads *reader // all else that is read
 	dir   atomic.Pointer[string]
+	// writing holds a value while somebody in this process writes. SQLite has one writer, and whoever finds another one
+	// there sleeps for milliseconds before looking again; here the next one goes on at once.
+	writing chan struct{}
+}
+
+// write waits until nobody else in this process writes. done lets the next one.
+func (s *Store) write(ctx context.Context) (done func(), err error) {
+	select {
+	case s.writing <- struct{}{}:
+		return func() { <-s.writing }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // Open opens the database in home, and brings its schema up to date.
@@ -144,7 +157,7 @@ func connect(ctx context.Context, path string) (*Store, int64, error) {
 		db.Close()
 		return nil, 0, fmt.Errorf("cannot open the database %s: %w", path, err)
 	}
-	s := &Store{db: db, reads: newReader(reads)}
+	s := &Store{db: db, reads: newReader(reads), writing: make(chan struct{}, 1)}
 	var version sql.NullInt64
 	var tables int
 	err = reads.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_schema WHERE name = 'goose_db_version'`).Scan(&tables)
@@ -205,6 +218,11 @@ func (s *Store) Close() error { return errors.Join(s.reads.close(), s.db.Close()
 
 // tx runs f in one transaction that holds the write lock from its start, so what f read is still so when it writes.
 func (s *Store) tx(ctx context.Context, f func(*sql.Tx) error) error {
+	done, err := s.write(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot write to the database: %w", err)
+	}
+	defer done()
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("cannot write to the database: %w", err)

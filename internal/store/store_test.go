@@ -447,3 +447,37 @@ func TestUpdateOfNothing(t *testing.T) {
 		t.Errorf("stored: %+v, %v", stored, err)
 	}
 }
+
+// Writers of one process wait for each other, and not for SQLite, which sleeps meanwhile.
+func TestWritersWaitForEachOther(t *testing.T) {
+	s := newStore(t)
+	alone := func(who string) {
+		if len(s.writing) != 1 {
+			t.Errorf("%s does not keep others waiting", who)
+		}
+	}
+	if err := s.tx(t.Context(), func(*sql.Tx) error { alone("a transaction"); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	conn := s.AuditConn()
+	defer conn.Close()
+	if _, err := conn.Append(t.Context(), [][]AuditRecord{{auditRow("a")}}, func(r *AuditRecord, seq int64, prev string) {
+		alone("the audit")
+		linked(r, seq, prev)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if len(s.writing) != 0 {
+		t.Error("somebody still keeps others waiting")
+	}
+	done, err := s.write(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer done()
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := s.InsertRun(over, Run{Status: RunQueued}); !errors.Is(err, context.Canceled) {
+		t.Errorf("who gives up waiting: %v", err)
+	}
+}
