@@ -27,9 +27,10 @@ const (
 	turnFile, turnText = "made-by-bench.txt", "this was made to be measured"
 )
 
-// turners are the agent programs that are measured, with the variables of their provider, and the model that they are
+// turners are Ravi's own loop and the agent programs that are measured, with the variables of their provider, and the model that they are
 // told to ask: codex offers tools to those that it knows in a way that no script speaks.
 var turners = []struct{ name, keyEnv, baseEnv, model string }{
+	{adapter.Loop, "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "scripted-1"},
 	{"claude", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", ""},
 	{"codex", "OPENAI_API_KEY", "OPENAI_BASE_URL", "scripted-1"},
 }
@@ -56,27 +57,9 @@ type turner struct {
 // agentTurns measures a turn of agent programs in a sandbox, and of the same ones on the host.
 func (b *bench) agentTurns(ctx context.Context) (err error) {
 	t := &turns{bench: b, home: filepath.Join(b.dir, "turns"), repo: filepath.Join(b.dir, "turned")}
-	var who []*turner
-	for _, x := range turners {
-		p, ok := adapter.Lookup(x.name)
-		if !ok {
-			return fmt.Errorf("there is no agent program %s", x.name)
-		}
-		at, err := findTurner(b.Home, p)
-		if errors.Is(err, install.ErrMissing) {
-			b.skip(agentTurn+", "+x.name, fmt.Errorf("%w; it is with: ravi agents install %s", err, x.name))
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		for _, where := range []string{ours, bare} {
-			b.result(agentTurn, turnBy(p.Name, where)) // so that they are shown in this order
-			who = append(who, &turner{Program: p, keyEnv: x.keyEnv, baseEnv: x.baseEnv, model: x.model, path: at, where: where})
-		}
-	}
-	if len(who) == 0 {
-		return nil
+	who, err := b.turners()
+	if err != nil {
+		return err
 	}
 	if err := os.Mkdir(t.home, 0o700); err != nil {
 		return err
@@ -113,6 +96,33 @@ func (b *bench) agentTurns(ctx context.Context) (err error) {
 	}, func(x *turner, err error) { b.fail(agentTurn, turnBy(x.Name, x.where), err) })
 }
 
+// turners finds who can do a turn here, and where.
+func (b *bench) turners() (who []*turner, err error) {
+	for _, x := range turners {
+		p, ok := adapter.Lookup(x.name)
+		if !ok {
+			return nil, fmt.Errorf("there is no agent program %s", x.name)
+		}
+		places, at := []string{ours}, "" // the loop is in the program itself, and its hands are in a sandbox
+		if x.name != adapter.Loop {
+			places = append(places, bare)
+			at, err = findTurner(b.Home, p)
+		}
+		if errors.Is(err, install.ErrMissing) {
+			b.skip(agentTurn+", "+x.name, fmt.Errorf("%w; it is with: ravi agents install %s", err, x.name))
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, where := range places {
+			b.result(agentTurn, turnBy(p.Name, where)) // so that they are shown in this order
+			who = append(who, &turner{Program: p, keyEnv: x.keyEnv, baseEnv: x.baseEnv, model: x.model, path: at, where: where})
+		}
+	}
+	return who, nil
+}
+
 // findTurner finds a program as a run does: installed by Ravi, or a tool of /usr, which sandboxes have too.
 func findTurner(home string, p adapter.Program) (string, error) {
 	i, err := install.Find(home, p)
@@ -147,12 +157,15 @@ func (t *turns) inSandbox(ctx context.Context, x *turner) (time.Duration, error)
 	return turnTook(said)
 }
 
-// turnTook reads what a run says of itself: the last of what it writes.
-func turnTook(said string) (time.Duration, error) {
-	var task struct {
-		Timings map[string]int64
-		Patch   struct{ Insertions int }
-	}
+// ran is what a run says of itself.
+type ran struct {
+	ID      string
+	Timings map[string]int64
+	Patch   struct{ Insertions int }
+}
+
+// readRan reads it: the last of what a run writes.
+func readRan(said string) (task ran, err error) {
 	in := json.NewDecoder(strings.NewReader(said))
 	for {
 		var value json.RawMessage
@@ -164,8 +177,17 @@ func turnTook(said string) (time.Duration, error) {
 			err = json.Unmarshal(value, &task)
 		}
 		if err != nil {
-			return 0, fmt.Errorf("the run's outcome: %w in %.300q", err, said)
+			return task, fmt.Errorf("the run's outcome: %w in %.300q", err, said)
 		}
+	}
+	return task, nil
+}
+
+// turnTook is how long the program took in a run that made the file.
+func turnTook(said string) (time.Duration, error) {
+	task, err := readRan(said)
+	if err != nil {
+		return 0, err
 	}
 	ms, ok := task.Timings["command"]
 	if !ok || task.Patch.Insertions != 1 {

@@ -81,6 +81,13 @@ var measures = []measure{
 	{name: "model_call", title: "a model call, ms", unit: "ms"},
 	{name: "model_streams", title: "longest pause, ms", unit: "ms"},
 	{name: "model_mem", title: "one stream, KB", unit: "KB"},
+	{name: loopExec, title: "loop's exec, ms", unit: "ms"},
+	{name: loopAdds, title: "loop adds, ms", unit: "ms"},
+	{name: loopMCP, title: "an MCP call, ms", unit: "ms"},
+	{name: loopSubs, title: "20 agents, each ms", unit: "ms"},
+	{name: loopSubsAll, title: "20 agents, all ms", unit: "ms"},
+	{name: loopLost, title: "agents not done, n", unit: "n"},
+	{name: loopGate, title: "gate, µs", unit: "µs"},
 	{name: agentTurn, title: "agent's turn, ms", unit: "ms"},
 	{name: "version", title: "ravi --version, ms", unit: "ms"},
 }
@@ -89,10 +96,10 @@ var measures = []measure{
 var groups = []struct {
 	name     string
 	measures []string
-}{{netAll, netMeasures}, {gatewayAll, gatewayMeasures}, {modelsAll, modelMeasures}}
+}{{netAll, netMeasures}, {gatewayAll, gatewayMeasures}, {modelsAll, modelMeasures}, {loopAll, loopMeasures}}
 
 // comesWith says of measures that come with another, with which.
-var comesWith = map[string]string{"storm_all": "storm", "gw_cpu": "gw_rate", "model_call": "model_first", "model_mem": "model_streams"}
+var comesWith = map[string]string{"storm_all": "storm", "gw_cpu": "gw_rate", "model_call": "model_first", "model_mem": "model_streams", loopAdds: loopExec, loopSubsAll: loopSubs, loopLost: loopSubs}
 
 func titleOf(name string) string {
 	for _, m := range measures {
@@ -272,6 +279,7 @@ func (b *bench) measure(ctx context.Context) error {
 		{"the network of a sandbox", netMeasures, b.network},
 		{fmt.Sprintf("%d sandboxes that receive at once", crowdSize), []string{netCrowd}, b.crowd},
 		{"", gatewayMeasures, b.gateway}, // in steps of its own
+		{"", loopMeasures, b.loop},
 		{"", modelMeasures, b.models},
 		{"the program's own start", []string{"version"}, b.versions},
 	} {
@@ -300,14 +308,14 @@ func (b *bench) step(name string, do func() error) error {
 }
 
 // want says whether a measure is to be taken. The crowd needs a machine for
-// itself for minutes, a gateway a full store and an idle minute, models programs
-// that may not be here: these are asked for by name.
+// itself for minutes, a gateway a full store and an idle minute, models and the
+// loop programs that may not be here: these are asked for by name.
 func (b *bench) want(name string) bool {
 	if with, comes := comesWith[name]; comes {
 		name = with
 	}
 	if b.Only == nil {
-		return name != netCrowd && !slices.Contains(gatewayMeasures, name) && !slices.Contains(modelMeasures, name)
+		return name != netCrowd && !slices.Contains(gatewayMeasures, name) && !slices.Contains(modelMeasures, name) && !slices.Contains(loopMeasures, name)
 	}
 	return slices.Contains(b.Only, name)
 }
@@ -315,7 +323,7 @@ func (b *bench) want(name string) bool {
 // alone says whether all that is measured needs no sandbox that is made here.
 func (b *bench) alone() bool {
 	return b.Only != nil && !slices.ContainsFunc(b.Only, func(name string) bool {
-		return name != "version" && !slices.Contains(modelMeasures, name) && (name == "gw_inside" || !slices.Contains(gatewayMeasures, name))
+		return name != "version" && name != loopSubs && name != loopGate && !slices.Contains(modelMeasures, name) && (name == "gw_inside" || !slices.Contains(gatewayMeasures, name))
 	})
 }
 

@@ -168,6 +168,60 @@ func TestBenchGateway(t *testing.T) {
 	nothingLeft(t, home)
 }
 
+// Every measure of the loop has samples, every sub-agent did its task, and nothing is left.
+func TestBenchLoop(t *testing.T) {
+	home, cmd := ravi(t, "bench", "--json", "--runs", "1", "--only", "loop", "--beside", "runsc")
+	servers := []string{"own"}
+	if _, err := exec.LookPath("npm"); err != nil {
+		t.Log("SKIP-FEATURE: there is no npm on this machine, so its server is not measured")
+	} else {
+		servers = append(servers, "everything")
+		prefix := t.TempDir()
+		if out, err := exec.Command("npm", "install", "--global", "--prefix", prefix, "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error",
+			"@modelcontextprotocol/server-everything@2026.8.31").CombinedOutput(); err != nil {
+			t.Fatalf("npm install: %v: %s", err, out)
+		}
+		cmd.Env = append(cmd.Env, "npm_config_prefix="+prefix)
+	}
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s\n%s", err, out, &said)
+	}
+	var r bench.Report
+	if err := json.Unmarshal(out, &r); err != nil {
+		t.Fatalf("%v in %s", err, out)
+	}
+	samples := map[string][]float64{}
+	for _, x := range r.Results {
+		samples[x.Measure+" "+x.By] = x.Samples
+	}
+	want := map[string]int{
+		"loop_exec tool call": 5, "loop_exec sandbox.Exec": 5, "loop_adds tool call": 5, "loop_gate ordinary": 50,
+		"loop_subs gvisor": 20, "loop_subs_all gvisor": 1, "loop_lost gvisor": 1, "agent_turn loop, gvisor": 1,
+	}
+	for _, server := range servers {
+		want["loop_mcp "+server+", gvisor"], want["loop_mcp "+server+", runsc"] = 20, 20
+	}
+	for what, n := range want {
+		if len(samples[what]) != n {
+			t.Errorf("%s: %d samples, want %d", what, len(samples[what]), n)
+		}
+	}
+	if lost := samples["loop_lost gvisor"]; len(lost) == 1 && lost[0] != 0 {
+		t.Errorf("%v sub-agents did not do their task", lost)
+	}
+	insideSkipped := false
+	for _, s := range r.Skipped {
+		insideSkipped = insideSkipped || s.What == "loop_exec, inside"
+	}
+	if len(samples["loop_exec inside"]) != 5 && !insideSkipped {
+		t.Errorf("the command inside was neither measured nor skipped: %v", samples)
+	}
+	nothingLeft(t, home)
+}
+
 // Ctrl-C in the middle of things ends a run that leaves nothing either.
 func TestBenchInterrupted(t *testing.T) {
 	home, cmd := ravi(t, "bench", "--runs", "10000", "--only", "first,exec", "--beside", "runsc")

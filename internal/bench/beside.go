@@ -228,6 +228,14 @@ func newBwrap(image image) (*engine, error) {
 type image struct {
 	dir  string
 	host []string
+	// from is laid, read-only, over to; empty: nothing is.
+	from, to string
+}
+
+// with has something of the host laid into the image of runsc.
+func (i image) with(from, to string) image {
+	i.from, i.to = from, to
+	return i
 }
 
 // tar writes the folder as an archive.

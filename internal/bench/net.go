@@ -84,8 +84,7 @@ func (n *networked) trusting(do func()) (err error) {
 // open makes a sandbox that reaches the servers and has this program inside.
 // It is called within trusting.
 func (n *networked) open(ctx context.Context) (*sandbox.Sandbox, int, error) {
-	i := slices.IndexFunc(n.boxes, func(x *box) bool { return x.backend == ours })
-	x := n.boxes[i] // without which prepare has failed
+	x := n.ourBox()
 	cfg := sandbox.Default()
 	cfg.Backend = ours
 	cfg.AllowNet = sandbox.AllowNet{Rules: n.servers.rules()}

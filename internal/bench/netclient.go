@@ -79,6 +79,8 @@ func Client(ctx context.Context, text string, in io.Reader, out io.Writer) error
 		return j.serve(in, out)
 	case jobBroker:
 		return j.broker(ctx, in, out)
+	case jobMCP:
+		return j.mcp(ctx, in, out)
 	case jobAsk:
 		o, err := j.ask(ctx)
 		if err != nil {

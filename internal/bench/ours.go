@@ -19,7 +19,7 @@ import (
 const ours = sandbox.BackendGVisor
 
 func isOurs(by string) bool {
-	return by == sandbox.BackendGVisor || by == sandbox.BackendHost+" backend" || slices.Contains([]string{byKey, byOperator, byWhole, byKilled, atStart, afterCalls, byBroker, unrecorded, bigBody}, by) || strings.HasSuffix(by, turnBy("", ours))
+	return by == sandbox.BackendGVisor || by == sandbox.BackendHost+" backend" || slices.Contains([]string{byKey, byOperator, byWhole, byKilled, atStart, afterCalls, byBroker, unrecorded, bigBody, byTool, byExec, byInside, byOrdinary}, by) || strings.HasSuffix(by, turnBy("", ours))
 }
 
 // box is a backend of ours as a contender.
@@ -97,21 +97,21 @@ func (s *boxSession) close(context.Context) error { return s.sb.Close() }
 // errNoPython says that the spawn inside cannot be measured.
 var errNoPython = errors.New("there is no python3 in the sandbox to measure it with")
 
-// spawnLoop starts /bin/true the way that most programs start others, and
-// prints how long each took, in seconds.
+// spawnLoop starts a command the way that most programs start others, so often,
+// and prints how long each took, in seconds.
 const spawnLoop = `import os, sys, time
 for _ in range(int(sys.argv[1])):
     start = time.perf_counter()
-    _, status = os.waitpid(os.posix_spawn("/bin/true", ["/bin/true"], os.environ), 0)
+    _, status = os.waitpid(os.posix_spawn(sys.argv[2], sys.argv[2:], os.environ), 0)
     took = time.perf_counter() - start
     if status != 0:
-        sys.exit("/bin/true: status %d" % status)
+        sys.exit("%s: status %d" % (sys.argv[2], status))
     print(took)
 `
 
-// spawns measures n starts of /bin/true by a program inside.
-func (s *boxSession) spawns(ctx context.Context, n int) ([]time.Duration, error) {
-	res, err := s.sb.Exec(ctx, sandbox.Cmd{Args: []string{"python3", "-c", spawnLoop, strconv.Itoa(n)}})
+// spawns measures n times a command that is started by a program inside.
+func (s *boxSession) spawns(ctx context.Context, n int, argv ...string) ([]time.Duration, error) {
+	res, err := s.sb.Exec(ctx, sandbox.Cmd{Args: append([]string{"python3", "-c", spawnLoop, strconv.Itoa(n)}, argv...)})
 	if errors.Is(err, sandbox.ErrCommandNotFound) {
 		return nil, errNoPython
 	}

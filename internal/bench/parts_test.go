@@ -238,7 +238,7 @@ func TestImage(t *testing.T) {
 	}
 
 	dir := filepath.Join(t.TempDir(), "bundle")
-	if err := i.bundle(dir, []string{"/bin/echo", "ready"}); err != nil {
+	if err := i.with("/srv/host", "/srv/there").bundle(dir, []string{"/bin/echo", "ready"}); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "config.json"))
@@ -252,6 +252,9 @@ func TestImage(t *testing.T) {
 	if s.Root.Path != i.dir || !slices.Equal(s.Process.Args, []string{"/bin/echo", "ready"}) ||
 		!slices.ContainsFunc(s.Mounts, func(m specs.Mount) bool {
 			return m.Destination == "/usr" && m.Source == "/usr" && slices.Contains(m.Options, "ro")
+		}) ||
+		!slices.ContainsFunc(s.Mounts, func(m specs.Mount) bool {
+			return m.Destination == "/srv/there" && m.Source == "/srv/host" && slices.Contains(m.Options, "ro")
 		}) {
 		t.Errorf("the bundle says %s", text)
 	}

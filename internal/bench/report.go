@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"ravi/internal/adapter"
 	"ravi/internal/term"
 )
 
@@ -161,6 +162,12 @@ func (r *Report) goals() []Goal {
 		one("200 streams, the longest pause", r.find("model_streams", byBroker), worst, "ms", false, fixed(x.Worst+stallMS))
 	}
 	one("a stream's memory", r.find("model_mem", byBroker), middle, "KB", false, fixed(100))
+	one("added to a command by the loop", r.find(loopAdds, byTool), middle, "ms", false, fixed(10))
+	for _, server := range []string{ownServer, nodeServer} {
+		one("MCP call, "+server+", as 1.5 runsc exec", r.find(loopMCP, turnBy(server, ours)), middle, "ms", false, of(loopMCP, turnBy(server, besideRunsc), times(1.5)))
+	}
+	one("20 sub-agents at once, not done", r.find(loopLost, ours), worst, "n", false, fixed(0))
+	one("a turn of the loop, as one of claude", r.find(agentTurn, turnBy(adapter.Loop, ours)), middle, "ms", false, of(agentTurn, turnBy("claude", ours), times(1)))
 	one("a turn of claude, as 2.0 on the host", r.find(agentTurn, turnBy("claude", ours)), middle, "ms", false, of(agentTurn, turnBy("claude", bare), times(2)))
 	one("100 receive, the slowest, as 3 means", crowd, func(s Summary) float64 { return s.Worst }, "ms", false,
 		func() (float64, bool) { return 3 * mean(crowd.Samples), true })
@@ -259,6 +266,13 @@ func legend(results []Result) []string {
 		{unrecorded, "the same broker, which writes nothing down"},
 		{bigBody, "the broker, asked with as much as agents ask with"},
 		{direct, "the same model without a broker"},
+		{byTool, "a command that a model asks the agent loop for, gate and journal included"},
+		{byExec, "the same command in the same sandbox, by package sandbox"},
+		{byInside, "the same command, started by a program inside"},
+		{turnBy(ownServer, ours), "an MCP server of Ravi's own in a sandbox, called as by the loop"},
+		{turnBy(ownServer, besideRunsc), "the same server by runsc exec, called by its pipes"},
+		{turnBy(nodeServer, ours), "MCP's server-everything, by node, in a sandbox"},
+		{byOrdinary, "commands as agents use them"},
 		{constant, "the same listener and client, and an answer that was there"},
 		{besideVersion, "the program that only says its version"},
 		{copied, "Ravi's sandbox and network, but nothing looked at that passes"},

@@ -23,6 +23,9 @@ func (i image) bundle(dir string, argv []string) error {
 	for _, h := range i.host {
 		s.Mounts = append(s.Mounts, specs.Mount{Destination: h, Type: "bind", Source: h, Options: []string{"rbind", "ro"}})
 	}
+	if i.from != "" {
+		s.Mounts = append(s.Mounts, specs.Mount{Destination: i.to, Type: "bind", Source: i.from, Options: []string{"bind", "ro"}})
+	}
 	b, err := json.Marshal(s)
 	if err != nil {
 		return err

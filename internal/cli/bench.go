@@ -62,7 +62,16 @@ The measures are:
     model_streams  200 streams at once by a broker on one processor, and one
                    that hangs: the longest pause, and what a stream takes
     agent_turn     a small task that a script has claude and codex do, in the
-                   sandbox and on the host; ravi agents install has them here
+                   sandbox and on the host (ravi agents install has them here),
+                   and Ravi's own loop
+  loop     Ravi's own agent loop, and agent_turn: only if it is named
+    loop_exec  one command that a model asks for, gate and journal included;
+               the same by package sandbox, and by a program inside
+    loop_mcp   one call of an MCP server in a sandbox, and of the same server
+               by runsc exec: one of Ravi's own, and for node
+               @modelcontextprotocol/server-everything if npm has it here
+    loop_subs  20 sub-agents at once, each in a sandbox of its own
+    loop_gate  what the gate takes to say what a command would do
   version  ravi --version
 
 With --json, every single sample is given. The exit code is 1 when something of
@@ -73,6 +82,7 @@ Ravi's own could not be measured; no number makes it fail.`,
 			{What: "the network alone", Line: "ravi bench --only network"},
 			{What: "the daemon and its gateway", Line: "ravi bench --only gateway"},
 			{What: "the model broker and agent programs", Line: "ravi bench --only models --runs 7"},
+			{What: "Ravi's own agent loop", Line: "ravi bench --only loop"},
 			{What: "every sample", Line: "ravi bench --json > bench.json"},
 		},
 		Defaults: benchInput{Runs: 20, Connections: 5000, Download: 200, Records: 10_000, Seconds: 5, Kills: 5, Idle: 60, Beside: bench.Besides()},
