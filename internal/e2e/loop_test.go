@@ -19,7 +19,8 @@ var loops = []agentCase{
 // object are a tool's arguments.
 type object map[string]any
 
-// Ravi's own loop mends a program in a sandbox: it searches, edits, sees a test fail, mends it, and finishes.
+// Ravi's own loop mends a program in a sandbox: it searches, edits, sees a test fail, mends it, has a sub-agent look at it,
+// and finishes.
 func TestLoop(t *testing.T) {
 	for _, c := range loops {
 		t.Run(c.key, func(t *testing.T) {
@@ -29,14 +30,21 @@ func TestLoop(t *testing.T) {
 			repo.write("add.sh", "# adds its arguments\necho $(($1 - $2))\n")
 			repo.write("test.sh", "[ \"$(sh add.sh 2 3)\" = 5 ] && echo passed || { echo failed; exit 1; }\n")
 			repo.commit("a sum")
-			url, model := provider(t, c.header,
-				modeltest.Turn{modeltest.Text("I look for it."), modeltest.Call("search", object{"pattern": "adds its"}), modeltest.Call("list", object{})},
-				modeltest.Turn{modeltest.Call("read", object{"path": "add.sh"})},
-				modeltest.Turn{modeltest.Call("edit", object{"path": "add.sh", "old": "$1 - $2", "new": "$1 * $2"})},
-				modeltest.Turn{modeltest.Call("exec", object{"command": "sh test.sh"})},
-				modeltest.Turn{modeltest.Call("edit", object{"path": "add.sh", "old": "$1 * $2", "new": "$1 + $2"})},
-				modeltest.Turn{modeltest.Call("exec", object{"command": "sh test.sh"}), modeltest.Call("write", object{"path": "notes/done.txt", "content": "mended\n"})},
-				modeltest.Turn{modeltest.Call("finish", object{"summary": "The sum is right now."}), modeltest.Uses(modeltest.Usage{Input: 1000, Output: 20})})
+			url, model := providerOf(t, c.header, modeltest.Script{Turns: []modeltest.Turn{
+				{modeltest.Text("I look for it."), modeltest.Call("search", object{"pattern": "adds its"}), modeltest.Call("list", object{})},
+				{modeltest.Call("read", object{"path": "add.sh"})},
+				{modeltest.Call("edit", object{"path": "add.sh", "old": "$1 - $2", "new": "$1 * $2"})},
+				{modeltest.Call("exec", object{"command": "sh test.sh"})},
+				{modeltest.Call("edit", object{"path": "add.sh", "old": "$1 * $2", "new": "$1 + $2"})},
+				{modeltest.Call("exec", object{"command": "sh test.sh"}), modeltest.Call("write", object{"path": "notes/done.txt", "content": "mended\n"})},
+				{modeltest.Call("spawn", object{"task": "Is add.sh right?"})},
+				{modeltest.Text("I wait for it.")},
+			}, Then: []modeltest.Script{{Turns: []modeltest.Turn{
+				{modeltest.Call("finish", object{"summary": "The sum is right now."}), modeltest.Uses(modeltest.Usage{Input: 1000, Output: 20})},
+			}}}, Others: map[string]modeltest.Script{"You are a sub-agent": {Turns: []modeltest.Turn{
+				{modeltest.Call("exec", object{"command": "sh add.sh 20 3"})},
+				{modeltest.Call("finish", object{"summary": "It says 23, which is right."})},
+			}}}})
 			w.env = []string{c.key + "=" + canary, c.base + "=" + url}
 			run := w.run(repo, c.args("add.sh is wrong")...).want(0)
 
@@ -47,13 +55,16 @@ func TestLoop(t *testing.T) {
 				}
 			}
 			requests := model.Requests()
-			if len(requests) != 7 {
+			if len(requests) != 11 {
 				t.Fatalf("%d calls of the model", len(requests))
 			}
 			for at, want := range map[int]string{1: "add.sh:1:# adds its arguments", 2: "echo $(($1 - $2))", 4: "failed", 6: "passed"} {
 				if !requests[at].Has(want) {
 					t.Errorf("with call %d it is not told %q", at+1, want)
 				}
+			}
+			if last := requests[len(requests)-1]; !last.Has("It says 23") {
+				t.Errorf("it is not told what the sub-agent found: %s", short(string(last.Body)))
 			}
 			if !requests[1].Has("untrusted ") {
 				t.Error("what a tool answers is not fenced")
@@ -69,11 +80,11 @@ func TestLoop(t *testing.T) {
 				Models        struct{ Requests, Input, Output int64 }
 			}
 			must(t, json.Unmarshal([]byte(run.file("task.json")), &told))
-			if told.Agent != "loop" || told.Status != "succeeded" || told.Models.Requests != 7 || told.Models.Input < 1000 {
+			if told.Agent != "loop" || told.Status != "succeeded" || told.Models.Requests != 11 || told.Models.Input < 1000 {
 				t.Errorf("task.json says %+v", told)
 			}
 			audit := w.ravi("audit", "search", "--run", filepath.Base(run.dir), "--limit", "100", "--json").want(0).stdout
-			if n := strings.Count(audit, `"model.call"`); n != 7 {
+			if n := strings.Count(audit, `"model.call"`); n != 11 {
 				t.Errorf("%d model calls are in the audit", n)
 			}
 		})
