@@ -38,7 +38,7 @@ const (
 	Canceled   Reason = "canceled"
 	Iterations Reason = "iterations" // the model was asked as often as it may be
 	OutOfTime  Reason = "time"
-	OutOfToken Reason = "tokens"
+	OutOfToken Reason = "tokens" // or what else is counted of models is used up
 	Failed     Reason = "failed" // the model could not be asked, or the hands could not be had
 )
 

@@ -210,6 +210,8 @@ func (l *Loop) turn(ctx context.Context, begin func() error, t *turn) (Outcome, 
 		out.Reason, out.Why = OutOfTime, fmt.Sprintf("the turn took longer than %v", l.c.Limits.Wall)
 	case errors.As(err, &stop):
 		out.Reason, out.Why = stop.reason, stop.why
+	case errors.Is(err, ErrSpent):
+		out.Reason, out.Why = OutOfToken, err.Error()
 	default:
 		out.Reason, out.Why = Failed, err.Error()
 	}

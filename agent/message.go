@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"ravi/internal/strictjson"
@@ -77,6 +78,9 @@ type Answer struct {
 	// Cut says that it ended since it had as many tokens as it may.
 	Cut bool
 }
+
+// ErrSpent is of a Model's errors the one that says that it may not be asked any more, since all that may be used is used.
+var ErrSpent = errors.New("what may be used of models is used up")
 
 // Model is asked for the next message of a conversation. say gets its text as it comes. Package provider has those of the
 // usual providers.

@@ -39,24 +39,14 @@ func (l *ledger) admit(provider, model string, estimate Usage) *refusal {
 		return &refusal{status: http.StatusForbidden, message: fmt.Sprintf("this run has asked %d models already, and %s would be one more: "+
 			"no others are let through in this run", mostModels, quoted(model))}
 	}
-	if most := l.limits.Requests; most > 0 && l.requests >= most {
-		return spent("%d requests", most)
+	if refused := l.over(); refused != nil {
+		return refused
 	}
-	if most := l.limits.Tokens; most > 0 {
-		if l.used.tokens() >= most {
-			return spent("%d tokens (it used %d)", most, l.used.tokens())
-		}
-		if l.used.tokens()+l.underWay.tokens() >= most {
-			return soon("%d tokens", most)
-		}
+	if most := l.limits.Tokens; most > 0 && l.used.tokens()+l.underWay.tokens() >= most {
+		return soon("%d tokens", most)
 	}
-	if most := l.limits.USD; most > 0 {
-		if float64(l.used.MicroUSD) >= most*1e6 {
-			return spent("%g US dollars (it used %.6g)", most, float64(l.used.MicroUSD)/1e6)
-		}
-		if float64(l.used.MicroUSD+l.underWay.MicroUSD) >= most*1e6 {
-			return soon("%g US dollars", most)
-		}
+	if most := l.limits.USD; most > 0 && float64(l.used.MicroUSD+l.underWay.MicroUSD) >= most*1e6 {
+		return soon("%g US dollars", most)
 	}
 	if most := l.limits.PerMinute; most > 0 {
 		now := l.now()
@@ -85,6 +75,27 @@ func (l *ledger) admit(provider, model string, estimate Usage) *refusal {
 	}
 	l.asked[name] = true
 	return nil
+}
+
+// over is the limit that is used up, if one is. The ledger is locked.
+func (l *ledger) over() *refusal {
+	if most := l.limits.Requests; most > 0 && l.requests >= most {
+		return spent("%d requests", most)
+	}
+	if most := l.limits.Tokens; most > 0 && l.used.tokens() >= most {
+		return spent("%d tokens (it used %d)", most, l.used.tokens())
+	}
+	if most := l.limits.USD; most > 0 && float64(l.used.MicroUSD) >= most*1e6 {
+		return spent("%g US dollars (it used %.6g)", most, float64(l.used.MicroUSD)/1e6)
+	}
+	return nil
+}
+
+// spent says whether a limit is used up, here or above.
+func (l *ledger) spent() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.over() != nil || l.above != nil && l.above.spent()
 }
 
 // unpriced refuses a model without a price where money is bounded: it would cost nothing there.

@@ -163,6 +163,9 @@ func (b *Broker) End(reason string) {
 // Usage is what was used through the lease so far, of calls that have ended.
 func (b *Broker) Usage() Usage { return b.ledger.total() }
 
+// Spent says whether a limit of the lease, or of one that it is within, is used up, so that no call is let through any more.
+func (b *Broker) Spent() bool { return b.ledger.spent() }
+
 // Share is one of n equal parts of what is left of the lease's limits, for a lease within it.
 func (b *Broker) Share(n int64) Limits { return b.ledger.share(n) }
 

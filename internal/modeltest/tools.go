@@ -155,6 +155,7 @@ func pieces(s string, size int) []string {
 	return out
 }
 
-// words are the pieces of prose, and partials those of a call's input.
+// words are the pieces of prose, and partials those of a call's input: larger ones where it is long, since what is around
+// each is many times as long.
 func words(s string) []string    { return pieces(s, 13) }
-func partials(s string) []string { return pieces(s, 9) }
+func partials(s string) []string { return pieces(s, max(9, len(s)/20_000)) }

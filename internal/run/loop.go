@@ -179,10 +179,30 @@ func (s *state) loopConfig(ctx context.Context, hands *agent.Hands, m *modeled) 
 		return agent.Config{}, err
 	}
 	return agent.Config{
-		Model: model, Hands: hands, Exec: o.Exec, DenyPatterns: o.DenyPatterns, Limits: o.Limits, System: system,
+		Model: leasedModel{model, m}, Hands: hands, Exec: o.Exec, DenyPatterns: o.DenyPatterns, Limits: o.Limits, System: system,
 		Approver: approver{s}, Redact: s.Redact.String,
 	}, nil
 }
+
+// leasedModel is a model that is asked by a lease, and tells when that is used up.
+type leasedModel struct {
+	agent.Model
+	m *modeled
+}
+
+func (l leasedModel) Next(ctx context.Context, r agent.Request, say func(string)) (agent.Answer, error) {
+	answer, err := l.Model.Next(ctx, r, say)
+	if err != nil && l.m.broker.Spent() {
+		err = spentError{err}
+	}
+	return answer, err
+}
+
+// spentError is an agent.ErrSpent in the broker's words.
+type spentError struct{ error }
+
+func (spentError) Is(target error) bool { return target == agent.ErrSpent }
+func (e spentError) Unwrap() error      { return e.error }
 
 // dial reaches the broker as a process of the sandbox would, over no wire.
 func (m *modeled) dial(context.Context) (net.Conn, error) {
