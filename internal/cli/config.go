@@ -92,11 +92,13 @@ type configShown struct {
 	Models  modelsBlock   `json:"models"`
 	Gateway configGateway `json:"gateway"`
 	Audit   config.Audit  `json:"audit"`
+	Agents  config.Agents `json:"agents"`
 }
 
 type configTools struct {
 	Sandbox    sandbox.Config `json:"sandbox"`
 	MCPServers []mcpServer    `json:"mcp_servers"`
+	Exec       config.Exec    `json:"exec"`
 }
 
 type configGateway struct {
@@ -131,6 +133,12 @@ func readConfig(file *config.Config) (out configShown, err error) {
 		return out, err
 	}
 	if out.Tools.MCPServers, err = mcpServers(file); err != nil {
+		return out, err
+	}
+	if out.Tools.Exec, out.Agents = file.Tools.Exec, file.Agents; out.Tools.Exec.ExtraDenyPatterns == nil {
+		out.Tools.Exec.ExtraDenyPatterns = []string{}
+	}
+	if err = checkDenied(out.Tools.Exec); err != nil {
 		return out, err
 	}
 	if out.Network, err = networkOf(file); err != nil {

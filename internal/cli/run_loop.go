@@ -39,8 +39,8 @@ func runLoop(env *command.Env, in runInput, file *config.Config, providers []bro
 		return command.Usage(fmt.Sprintf("--approval-timeout is not from 0 to %v", approval.MaxTTL), "")
 	}
 	exec, most := file.Tools.Exec, file.Agents.Defaults
-	if _, err := gate.New(gate.Options{ExtraDeny: exec.ExtraDenyPatterns}); err != nil {
-		return command.Usage("tools.exec.extra_deny_patterns in config.json: "+err.Error(), "write it as https://pkg.go.dev/regexp/syntax has it")
+	if err := checkDenied(exec); err != nil {
+		return err
 	}
 	loop := &runs.Loop{
 		Model:        askModel,
@@ -74,6 +74,14 @@ func runLoop(env *command.Env, in runInput, file *config.Config, providers []bro
 		loop.NobodyApproves = !env.StderrTerminal
 	}
 	o.Agent.Loop = loop
+	return nil
+}
+
+// checkDenied refuses a pattern that is none: it would refuse no command.
+func checkDenied(exec config.Exec) error {
+	if _, err := gate.New(gate.Options{ExtraDeny: exec.ExtraDenyPatterns}); err != nil {
+		return command.Usage("tools.exec.extra_deny_patterns in config.json: "+err.Error(), "write it as https://pkg.go.dev/regexp/syntax has it")
+	}
 	return nil
 }
 
