@@ -104,13 +104,14 @@ func (t *ExecTool) Do(ctx context.Context, raw json.RawMessage) (Result, error) 
 		Args: []string{"/bin/sh", "-c", anyShell, a.Command, strings.Join(t.PathAppend, ":")}, GuestDir: guestDir(sb, a.WorkingDir),
 		Env: t.Env, Timeout: &limit, MaxOutput: mostExecOutput,
 	})
+	var ended *sandbox.EndError
 	switch {
 	case ctx.Err() != nil:
 		return Result{}, ctx.Err()
-	case errors.Is(err, sandbox.ErrNotFound), errors.Is(err, sandbox.ErrBadCommand), errors.Is(err, sandbox.ErrOutside):
-		return refuse("%v", err), nil
-	case err != nil:
+	case errors.As(err, &ended), err != nil && sb.Err() != nil:
 		return Result{}, err
+	case err != nil: // it did not start, as in a folder that is not there
+		return Result{Text: "Error: " + err.Error(), Failed: true}, nil
 	}
 	text := res.Text(cmp.Or(t.MostOutput, -1))
 	if res.Reason == sandbox.ReasonTimeout {

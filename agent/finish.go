@@ -7,11 +7,13 @@ import (
 	"ravi/internal/strictjson"
 )
 
+const finishName = "finish"
+
 // finishTool ends a turn with a last word.
 type finishTool struct{}
 
 func (finishTool) Spec() Spec {
-	return Spec{Name: "finish", Description: "Ends the work. Call it once all is done, or once it is clear that it cannot be done.",
+	return Spec{Name: finishName, Description: "Ends the work. Call it once all is done, or once it is clear that it cannot be done.",
 		Schema: json.RawMessage(`{"type":"object","properties":{"summary":{"type":"string","description":"what was done, and what was not"}},"required":["summary"],"additionalProperties":false}`)}
 }
 

@@ -147,11 +147,6 @@ func (l *Loop) Resume(ctx context.Context, text string) (Outcome, error) {
 	}
 	l.resumed = past{}
 	t := &turn{usage: p.usage, asked: p.asked, told: plainText(text)}
-	if text != "" { // there is more to do than was known when it finished
-		for i := range p.results {
-			p.results[i].Final = false
-		}
-	}
 	if p.cut {
 		t.told = joined(answerCut, t.told)
 	}
@@ -175,7 +170,7 @@ func (l *Loop) Resume(ctx context.Context, text string) (Outcome, error) {
 			return l.say(Message{Role: User, Text: t.take()})
 		case last.Role == Assistant: // it had finished, but for the record of that
 			t.final = &Result{Text: last.Text}
-		default:
+		case last.Text == "":
 			t.final = finalOf(last.Results)
 		}
 		return nil
@@ -364,7 +359,10 @@ func (l *Loop) act(ctx context.Context, t *turn, calls []Call, had []Result, beg
 		return errors.Join(fault, l.say(Message{Role: User, Results: settled(calls, results)}))
 	}
 	m := Message{Role: User, Results: results}
-	if t.final = finalOf(results); t.final == nil {
+	if t.told == "" { // else there is more to do than was known when it finished
+		t.final = finalOf(results)
+	}
+	if t.final == nil {
 		reports, err := l.reports()
 		if err != nil {
 			return err
@@ -398,7 +396,7 @@ func (l *Loop) do(ctx context.Context, c Call, i int, begun bool) (Result, error
 	l.c.emit(Event{Kind: EventTool, Tool: c.Name, ID: c.ID, Input: c.Args})
 	var out Result
 	switch {
-	case begun:
+	case begun && c.Name != finishName: // which does nothing that could be done twice
 		out = refuse("Ravi was interrupted while this was done, so nobody knows whether it was done, or half. It is not done again by itself: look first")
 		out.CallID, out.Tool = c.ID, c.Name
 	case i >= mostCalls:

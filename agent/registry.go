@@ -125,6 +125,9 @@ func (r *Registry) Call(ctx context.Context, c Call, begin func() error) (Result
 	case <-ctx.Done():
 		return Result{}, ctx.Err()
 	}
+	if err := ctx.Err(); err != nil { // where there are both a place and an end, any is taken
+		return Result{}, err
+	}
 	out, err := r.call(ctx, c, begin)
 	if err != nil {
 		return Result{}, err
