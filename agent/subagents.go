@@ -147,6 +147,8 @@ func (s *Subagents) do(ctx context.Context, spawn Spawn) (r Report) {
 	case s.slots <- struct{}{}:
 		defer func() { <-s.slots }()
 	case <-ctx.Done():
+	}
+	if ctx.Err() != nil { // also where a place came free with that
 		r.Status, r.Text = SubCanceled, "it was canceled before it began"
 		return r
 	}
