@@ -175,7 +175,7 @@ func TestBenchLoop(t *testing.T) {
 	if _, err := exec.LookPath("npm"); err != nil {
 		t.Log("SKIP-FEATURE: there is no npm on this machine, so its server is not measured")
 	} else {
-		servers = append(servers, "everything")
+		servers = append(servers, "node")
 		prefix := t.TempDir()
 		if out, err := exec.Command("npm", "install", "--global", "--prefix", prefix, "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error",
 			"@modelcontextprotocol/server-everything@2026.8.31").CombinedOutput(); err != nil {

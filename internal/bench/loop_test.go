@@ -256,7 +256,7 @@ func TestLoopGoals(t *testing.T) {
 			met[g.Name] = g.Met
 		}
 		want := map[string]bool{}
-		for _, name := range []string{"added to a command by the loop", "MCP call, own, as 1.5 runsc exec", "MCP call, everything, as 1.5 runsc exec", "20 sub-agents at once, not done", "a turn of the loop, as one of claude"} {
+		for _, name := range []string{"added to a command by the loop", "MCP call, own, as 1.5 runsc exec", "MCP call, node, as 1.5 runsc exec", "20 sub-agents at once, not done", "a turn of the loop, as one of claude"} {
 			want[name] = c.met
 		}
 		if diff := cmp.Diff(want, met); diff != "" {

@@ -30,7 +30,7 @@ const (
 
 	// The servers that are measured: one of Ravi's own, and one of others for node, if npm has it here.
 	ownServer  = "own"
-	nodeServer = "everything"
+	nodeServer = "node"
 
 	nodePackage = "@modelcontextprotocol/server-everything"
 	nodeGuest   = "/srv/node_modules"
