@@ -113,11 +113,7 @@ func (t *ExecTool) Do(ctx context.Context, raw json.RawMessage) (Result, error) 
 	case err != nil: // it did not start, as in a folder that is not there
 		return Result{Text: "Error: " + err.Error(), Failed: true}, nil
 	}
-	text := res.Text(cmp.Or(t.MostOutput, -1))
-	if res.Reason == sandbox.ReasonTimeout {
-		text += fmt.Sprintf("\nIt was ended after %v.", limit)
-	}
-	return Result{Text: text, Failed: res.ExitCode != 0}, nil
+	return Result{Text: res.Text(cmp.Or(t.MostOutput, -1)), Failed: res.ExitCode != 0}, nil
 }
 
 var errNoHands = errors.New("the agent's hands are not there")

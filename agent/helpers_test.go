@@ -16,9 +16,16 @@ import (
 	"go.uber.org/goleak"
 
 	"ravi/sandbox"
+	"ravi/sandbox/sandboxtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if err := sandboxtest.UseProgram(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // patience is how long is waited for what must come.
 const patience = time.Minute
