@@ -243,7 +243,7 @@ func unknown(s string) bool { return strings.Contains(s, hole) || strings.Contai
 func symbolic(s string) bool { return strings.ContainsFunc(s, reserved) }
 
 // plain is a text for people and patterns.
-var plain = strings.NewReplacer(hole, "…", wild, "…", some, "…", homeDir, "~", globMark, "")
+var plain = strings.NewReplacer("/home/"+homeDir, "~", hole, "…", wild, "…", some, "…", homeDir, "~", globMark, "")
 
 func shown(s string) string {
 	const most = 200
