@@ -13,8 +13,11 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
+
+	"ravi/internal/procid"
 )
 
 // withDaemon starts the daemon of a world, which ends with the test, and gives its address.
@@ -39,6 +42,16 @@ func (w *world) daemonPID() int {
 	}
 	must(w.t, json.Unmarshal([]byte(w.ravi("daemon", "status", "--json").want(0).stdout), &s))
 	return s.State.Process.PID
+}
+
+// killDaemon kills a world's daemon, and starts another one once it is gone.
+func (w *world) killDaemon() {
+	w.t.Helper()
+	id, err := procid.Of(w.daemonPID())
+	must(w.t, err)
+	must(w.t, procid.Signal(id, syscall.SIGKILL))
+	must(w.t, procid.Wait(w.t.Context(), id))
+	w.ravi("daemon", "start").want(0)
 }
 
 // keyed is the world of a holder of a key.
@@ -230,12 +243,8 @@ func TestDaemonKilledWhileRunsGoOn(t *testing.T) {
 		case <-over:
 			done = true
 		case <-time.After(time.Duration(rand.IntN(2500)) * time.Millisecond):
-			pid := w.daemonPID()
-			p, err := os.FindProcess(pid)
-			must(t, err)
-			must(t, p.Kill())
+			w.killDaemon()
 			killed++
-			w.ravi("daemon", "start").want(0)
 		}
 	}
 	<-over

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"ravi/internal/mcphost/mcptest"
 )
 
 var program string
@@ -31,6 +33,7 @@ func TestMain(m *testing.M) {
 		}
 	}
 	code := m.Run()
+	mcptest.Remove()
 	if agentPrograms.home != "" {
 		os.RemoveAll(agentPrograms.home)
 	}

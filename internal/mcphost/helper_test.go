@@ -5,13 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"ravi/internal/mcphost/mcptest"
 	"ravi/sandbox"
 	"ravi/sandbox/sandboxtest"
 )
@@ -22,54 +22,22 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	code := m.Run()
-	if packages != "" {
-		os.RemoveAll(packages)
-	}
+	mcptest.Remove()
 	os.Exit(code)
 }
 
-// The servers that others wrote, at the versions that they were tried with.
-const (
-	everything = "@modelcontextprotocol/server-everything"
-	filesystem = "@modelcontextprotocol/server-filesystem"
-	version    = "2026.8.31"
-)
-
-var (
-	packages  string
-	installed = sync.OnceValue(func() error {
-		var err error
-		if packages, err = os.MkdirTemp("", "ravi-mcp-"); err != nil {
-			return err
-		}
-		if err := os.Chmod(packages, 0o755); err != nil {
-			return err
-		}
-		out, err := exec.Command("npm", "install", "--prefix", packages, "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error",
-			everything+"@"+version, filesystem+"@"+version).CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("npm install: %w: %s", err, out)
-		}
-		return nil
-	})
-)
-
-// withPackages shows them in a sandbox, installed on this side.
+// withPackages shows the servers that others wrote in a sandbox, installed on this side.
 func withPackages(t *testing.T) sandbox.Option {
 	t.Helper()
-	for _, program := range []string{"node", "npm"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skipf("SKIP-FEATURE: there is no %s on this machine", program)
-		}
+	if program := mcptest.Missing(); program != "" {
+		t.Skipf("SKIP-FEATURE: there is no %s on this machine", program)
 	}
-	if err := installed(); err != nil {
+	dir, err := mcptest.Install()
+	if err != nil {
 		t.Fatal(err)
 	}
-	return sandbox.WithReadOnly(packages, "/opt/mcp")
+	return sandbox.WithReadOnly(dir, mcptest.Dir)
 }
-
-// program is the main file of one of them, inside.
-func program(name string) string { return "/opt/mcp/node_modules/" + name + "/dist/index.js" }
 
 func open(t *testing.T, cfg sandbox.Config, opts ...sandbox.Option) *sandbox.Sandbox {
 	t.Helper()

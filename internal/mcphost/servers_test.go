@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"ravi/internal/mcphost/mcptest"
 	"ravi/sandbox"
 )
 
@@ -19,7 +20,7 @@ import (
 func TestEverything(t *testing.T) {
 	sb := open(t, sandbox.Default(), withPackages(t))
 	for _, s := range []Server{
-		{Name: "stdio", Command: "node", Args: []string{program(everything)}},
+		{Name: "stdio", Command: "node", Args: []string{mcptest.Program(mcptest.Everything)}},
 		{Name: "http", URL: "http://localhost:3101/mcp"},
 		{Name: "sse", URL: "http://127.0.0.1:3102/sse"},
 	} {
@@ -42,7 +43,7 @@ func serveInside(t *testing.T, sb *sandbox.Sandbox, port, transport string) {
 	t.Helper()
 	up := make(chan struct{})
 	var once sync.Once
-	p, err := sb.Start(t.Context(), sandbox.Cmd{Args: []string{"node", program(everything), transport}, Env: map[string]string{"PORT": port},
+	p, err := sb.Start(t.Context(), sandbox.Cmd{Args: []string{"node", mcptest.Program(mcptest.Everything), transport}, Env: map[string]string{"PORT": port},
 		Stderr: writerFunc(func(b []byte) {
 			if strings.Contains(string(b), port) {
 				once.Do(func() { close(up) })
@@ -142,7 +143,7 @@ func TestFilesystem(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer sb.Close()
-	h := ready(t, sb, newEar(), Server{Name: "fs", Command: "node", Args: []string{program(filesystem), "/workspace"}})
+	h := ready(t, sb, newEar(), Server{Name: "fs", Command: "node", Args: []string{mcptest.Program(mcptest.Filesystem), "/workspace"}})
 	if got := works(t, h, "mcp_fs_read_text_file", `{"path":"/workspace/a.txt"}`); got != "first\n" {
 		t.Errorf("%q", got)
 	}
