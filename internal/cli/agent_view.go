@@ -39,15 +39,23 @@ func (v *agentView) show(e adapter.Event) {
 		}
 		return
 	}
+	within := ""
+	if e.Parent != "" { // a sub-agent does it
+		within = "  "
+	}
 	switch e.Kind {
 	case adapter.Text:
 		fmt.Fprintln(v.w, safe.SafeText(strings.TrimRight(e.Text, "\n")))
 	case adapter.Tool:
-		v.dim("> " + e.Tool + ": " + gist(e.Input))
+		v.dim(within + "> " + e.Tool + ": " + gist(e.Input))
 	case adapter.Result:
 		if e.Failed {
 			line, _, _ := strings.Cut(strings.TrimSpace(e.Text), "\n")
-			v.dim("! " + shortened(line, 200))
+			v.dim(within + "! " + shortened(line, 200))
+		}
+	case adapter.Note:
+		if e.Failed {
+			v.dim("! " + shortened(e.Text, 200))
 		}
 	case adapter.Error:
 		fmt.Fprintln(v.w, "! "+safe.SafeText(strings.TrimRight(e.Text, "\n")))
@@ -68,7 +76,7 @@ func gist(input json.RawMessage) string {
 	if json.Unmarshal(input, &fields) != nil {
 		return shortened(string(input), 120)
 	}
-	for _, name := range []string{"command", "cmd", "file_path", "filePath", "path", "pattern", "query", "url", "description"} {
+	for _, name := range []string{"command", "cmd", "file_path", "filePath", "path", "pattern", "query", "url", "description", "label"} {
 		switch v := fields[name].(type) {
 		case string:
 			line, rest, more := strings.Cut(strings.TrimSpace(v), "\n")

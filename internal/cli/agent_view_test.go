@@ -22,6 +22,7 @@ func TestGist(t *testing.T) {
 		`{"command":"one\n"}`:                       "one",
 		`{"file_path":"a.go","content":"x"}`:        "a.go",
 		`{"filePath":"b.go"}`:                       "b.go",
+		`{"task":"long","label":"short"}`:           "short",
 		`{"z":1,"a":2}`:                             "a, z",
 		`{"command":7,"path":"p"}`:                  "p",
 		`{}`:                                        "",
@@ -63,6 +64,10 @@ func TestAgentView(t *testing.T) {
 		"one that failed":   {adapter.Event{Kind: adapter.Result, Failed: true, Text: "\nno such file\nmore"}, "! no such file\n"},
 		"one that is long":  {adapter.Event{Kind: adapter.Result, Failed: true, Text: strings.Repeat("x", 300)}, "! " + strings.Repeat("x", 200) + "…\n"},
 		"an error":          {adapter.Event{Kind: adapter.Error, Text: "overloaded\n"}, "! overloaded\n"},
+		"of a sub-agent":    {adapter.Event{Kind: adapter.Tool, Tool: "exec", Input: json.RawMessage(`{"command":"ls"}`), Parent: "sub-1"}, "  > exec: ls\n"},
+		"which failed":      {adapter.Event{Kind: adapter.Result, Failed: true, Text: "no such file", Parent: "sub-1"}, "  ! no such file\n"},
+		"a note":            {adapter.Event{Kind: adapter.Note, Text: "tried again"}, ""},
+		"of a failure":      {adapter.Event{Kind: adapter.Note, Text: "MCP server x: failed\nat once", Failed: true}, `! MCP server x: failed\nat once` + "\n"},
 		"thinking":          {adapter.Event{Kind: adapter.Thinking, Text: "hm"}, ""},
 		"start, usage, end": {adapter.Event{Kind: adapter.End, Text: "done"}, ""},
 	} {

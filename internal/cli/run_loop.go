@@ -58,8 +58,10 @@ func runLoop(env *command.Env, in runInput, file *config.Config, providers []bro
 		return err
 	}
 	if len(servers) > 0 {
-		loop.Servers = func(ctx context.Context, sb *sandbox.Sandbox, tell func(string)) (agent.Servers, error) {
-			return loopServers{mcphost.Open(ctx, sb, servers, func(e mcphost.Event) { tell(fmt.Sprintf("MCP server %s: %s: %s", e.Server, e.Kind, e.Text)) })}, nil
+		loop.Servers = func(ctx context.Context, sb *sandbox.Sandbox, tell func(string, bool)) (agent.Servers, error) {
+			return loopServers{mcphost.Open(ctx, sb, servers, func(e mcphost.Event) {
+				tell(fmt.Sprintf("MCP server %s: %s: %s", e.Server, e.Kind, e.Text), e.Kind == mcphost.KindFailed)
+			})}, nil
 		}
 	}
 	if most.MaxSubagentDepth != nil {

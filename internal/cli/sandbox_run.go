@@ -38,6 +38,10 @@ ANTHROPIC_API_KEY (OPENAI_API_KEY, GEMINI_API_KEY) here, or from ravi secrets. A
 command of yours gets the same with --agent command. With --resume a program
 goes on with its conversation of an earlier run, on the repository as it is now.
 
+With --agent loop Ravi itself asks the model that --model names, out here; only
+what it wants done is done in the sandbox. What needs your word waits for it:
+ravi approvals ls, in another terminal.
+
 The outcome stays in runs/<id> below Ravi's home: task.json, changes.patch,
 TASK.md, events.jsonl and logs/.
 
@@ -47,6 +51,7 @@ decided.`,
 		Examples: []command.Example{
 			{What: "have Claude Code do a task", Line: `ravi sandbox run --agent claude --task "fix the bug Maria reported"`},
 			{What: "and go on with that conversation", Line: `ravi sandbox run --agent claude --resume run01jf --task "add a test"`},
+			{What: "have Ravi's own loop do it, with a model of your choice", Line: `ravi sandbox run --agent loop --model claude-sonnet-4-5 --task "fix the bug Maria reported"`},
 			{What: "see what a command would change", Line: "ravi sandbox run -- make fmt"},
 			{What: "and take it over", Line: "ravi sandbox run --apply -- make fmt"},
 			{What: "another repository, a branch of it, at most ten minutes", Line: "ravi sandbox run --repo ~/src/app --ref main --timeout 10m -- npm test"},
@@ -66,7 +71,7 @@ type runInput struct {
 	Ref      string            `json:"ref" flag:"ref" value:"REF" host:"none" usage:"start from this branch, tag or commit, not from the work tree"`
 	Task     string            `json:"task" flag:"task" value:"TEXT" host:"none" usage:"what is to be done; the command finds it in TASK.md"`
 	TaskFile string            `json:"task_file" flag:"task-file" value:"FILE" host:"path" usage:"the same, from a file"`
-	Agent    string            `json:"agent" flag:"agent" value:"AGENT" host:"none" usage:"a program that does the task: claude, codex, gemini, opencode, pi, or command with CMD; or an agent of ravi agents that it is for"`
+	Agent    string            `json:"agent" flag:"agent" value:"AGENT" host:"none" usage:"a program that does the task: claude, codex, gemini, opencode, pi, loop (Ravi's own), or command with CMD; or an agent of ravi agents that it is for"`
 	Resume   string            `json:"resume" flag:"resume" value:"RUN" host:"none" usage:"have the agent program go on with its conversation of that run, which has ended"`
 	Model    string            `json:"model" flag:"model" value:"NAME" host:"none" usage:"the model that the agent program asks for"`
 	Tokens   int64             `json:"max_tokens" flag:"max-tokens" value:"N" host:"size" usage:"how many tokens it may use, in and out"`

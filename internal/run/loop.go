@@ -34,8 +34,8 @@ type Loop struct {
 	Subagents    agent.SubLimits
 	// Depth is how many sub-agents may be below each other; 0: none may be spawned.
 	Depth int
-	// Servers starts MCP servers in a sandbox; nil: there are none.
-	Servers func(context.Context, *sandbox.Sandbox, func(string)) (agent.Servers, error)
+	// Servers starts MCP servers in a sandbox, and tells what is to be known of them; nil: there are none.
+	Servers func(ctx context.Context, sb *sandbox.Sandbox, tell func(text string, failed bool)) (agent.Servers, error)
 	// NobodyApproves has what needs an approval refused; else it is waited for, for ApprovalTime.
 	NobodyApproves bool
 	ApprovalTime   time.Duration
@@ -65,7 +65,9 @@ func (s *state) loop(ctx context.Context) error {
 	hands := agent.HandsOf(s.sb)
 	if serve := s.Agent.Loop.Servers; serve != nil {
 		hands.WithServers(func(ctx context.Context, sb *sandbox.Sandbox) (agent.Servers, error) {
-			return serve(ctx, sb, func(text string) { v.tell(adapter.Event{Kind: adapter.Note, Text: text}) })
+			return serve(ctx, sb, func(text string, failed bool) {
+				v.tell(adapter.Event{Kind: adapter.Note, Text: text, Failed: failed})
+			})
 		})
 	}
 	defer hands.Close(context.WithoutCancel(ctx))
