@@ -51,7 +51,7 @@ decided.`,
 		Examples: []command.Example{
 			{What: "have Claude Code do a task", Line: `ravi sandbox run --agent claude --task "fix the bug Maria reported"`},
 			{What: "and go on with that conversation", Line: `ravi sandbox run --agent claude --resume run01jf --task "add a test"`},
-			{What: "have Ravi's own loop do it, with a model of your choice", Line: `ravi sandbox run --agent loop --model claude-sonnet-4-5 --task "fix the bug Maria reported"`},
+			{What: "have Ravi's own loop do it, with a model of your choice", Line: `ravi sandbox run --agent loop --model NAME --task "fix the login page"`},
 			{What: "see what a command would change", Line: "ravi sandbox run -- make fmt"},
 			{What: "and take it over", Line: "ravi sandbox run --apply -- make fmt"},
 			{What: "another repository, a branch of it, at most ten minutes", Line: "ravi sandbox run --repo ~/src/app --ref main --timeout 10m -- npm test"},
