@@ -105,7 +105,7 @@ type agentsCreateInput struct {
 	Instructions     string   `json:"instructions" flag:"instructions" short:"i" value:"TEXT" host:"none" usage:"what its runs find as AGENTS.md"`
 	InstructionsFile string   `json:"instructions_file" flag:"instructions-file" value:"FILE" host:"path" usage:"the same, from a file; - is standard input"`
 	Profile          string   `json:"profile" flag:"profile" value:"NAME" host:"none" usage:"what bounds its keys (default 'default')"`
-	Program          string   `json:"program" flag:"program" value:"NAME" host:"none" usage:"the agent program that does its tasks: claude, codex, gemini, opencode, pi, loop (Ravi's own) or command"`
+	Program          string   `json:"program" flag:"program" value:"NAME" host:"none" usage:"the program that does its tasks: claude, codex, gemini, opencode, pi, loop or command"`
 	AutoApprove      []string `json:"auto_approve" flag:"auto-approve" value:"PATTERN" host:"none" usage:"paths of memory that its runs may write; may be repeated"`
 }
 
