@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
+	"github.com/openai/openai-go/v3/packages/ssestream"
 	"github.com/openai/openai-go/v3/shared"
 
 	"ravi/agent"
@@ -22,7 +24,7 @@ type completions struct {
 // OpenAI makes a Model of a provider of that dialect.
 func OpenAI(o Options) agent.Model {
 	return &completions{openai.NewChatCompletionService(option.WithBaseURL(o.base("/v1/")), option.WithAPIKey(o.Key), option.WithHTTPClient(o.client()),
-		option.WithMaxRetries(tries), option.WithRequestTimeout(answerTime)), o.Model}
+		option.WithMaxRetries(tries), option.WithRequestTimeout(answerTime), option.WithMiddleware(readable)), o.Model}
 }
 
 func (m *completions) Next(ctx context.Context, r agent.Request, say func(string)) (agent.Answer, error) {
@@ -66,8 +68,12 @@ func (m *completions) Next(ctx context.Context, r agent.Request, say func(string
 	}
 	if err := stream.Err(); err != nil {
 		var e *openai.Error
-		if errors.As(err, &e) {
+		var broken *ssestream.StreamError
+		switch {
+		case errors.As(err, &e):
 			return out, &apiError{status: e.StatusCode, body: e.RawJSON(), err: err}
+		case errors.As(err, &broken):
+			return out, &apiError{status: http.StatusOK, body: string(broken.Event.Data), err: err}
 		}
 		return out, err
 	}
