@@ -50,7 +50,7 @@ func (v *agentView) show(e adapter.Event) {
 		v.dim(within + "> " + e.Tool + ": " + gist(e.Input))
 	case adapter.Result:
 		if e.Failed {
-			line, _, _ := strings.Cut(strings.TrimSpace(e.Text), "\n")
+			line, _, _ := strings.Cut(strings.TrimSpace(strings.TrimPrefix(e.Text, "STDERR:\n")), "\n") // as sandbox.Result has it
 			v.dim(within + "! " + shortened(line, 200))
 		}
 	case adapter.Note:

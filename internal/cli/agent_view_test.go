@@ -62,6 +62,7 @@ func TestAgentView(t *testing.T) {
 		"a tool":            {adapter.Event{Kind: adapter.Tool, Tool: "Bash", Input: json.RawMessage(`{"command":"ls"}`)}, "> Bash: ls\n"},
 		"a result":          {adapter.Event{Kind: adapter.Result, Text: "fine"}, ""},
 		"one that failed":   {adapter.Event{Kind: adapter.Result, Failed: true, Text: "\nno such file\nmore"}, "! no such file\n"},
+		"on standard error": {adapter.Event{Kind: adapter.Result, Failed: true, Text: "STDERR:\nfatal: no\n\nExit code: 1"}, "! fatal: no\n"},
 		"one that is long":  {adapter.Event{Kind: adapter.Result, Failed: true, Text: strings.Repeat("x", 300)}, "! " + strings.Repeat("x", 200) + "…\n"},
 		"an error":          {adapter.Event{Kind: adapter.Error, Text: "overloaded\n"}, "! overloaded\n"},
 		"of a sub-agent":    {adapter.Event{Kind: adapter.Tool, Tool: "exec", Input: json.RawMessage(`{"command":"ls"}`), Parent: "sub-1"}, "  > exec: ls\n"},

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"ravi/internal/config"
 	"ravi/sandbox"
 )
 
@@ -106,17 +107,19 @@ func TestConfigurationPage(t *testing.T) {
 	if err := json.Unmarshal([]byte(example), &file); err != nil {
 		t.Errorf("the example: %v", err)
 	}
-	b, err := json.Marshal(sandbox.Default())
-	if err != nil {
-		t.Fatal(err)
-	}
-	var keys map[string]json.RawMessage
-	if err := json.Unmarshal(b, &keys); err != nil {
-		t.Fatal(err)
-	}
-	for key := range keys {
-		if !strings.Contains(text, "\n| `"+key+"` |") {
-			t.Errorf("docs/configuration.md has no line for %s", key)
+	for _, block := range []any{sandbox.Default(), config.Exec{}, config.AgentDefaults{}} {
+		b, err := json.Marshal(block)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var keys map[string]json.RawMessage
+		if err := json.Unmarshal(b, &keys); err != nil {
+			t.Fatal(err)
+		}
+		for key := range keys {
+			if !strings.Contains(text, "\n| `"+key+"` |") {
+				t.Errorf("docs/configuration.md has no line for %s", key)
+			}
 		}
 	}
 }
