@@ -54,6 +54,7 @@ func boundRun(ctx context.Context, env *command.Env, o *runs.Options) error {
 	}
 	o.Repo, o.Config.Backend, o.RealPaths = w.Repo, w.Backend, true
 	o.RepoAllowed = func(top string) error { return repoAllowed(key.Profile, p, top) }
+	o.Room = func(ctx context.Context) error { return boundCount(ctx, env, o.Store) }
 	for i := range o.Config.ExtraVolumes {
 		o.Config.ExtraVolumes[i].Host = w.Volumes[i].Host
 	}

@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -180,4 +181,43 @@ func TestLoopDoesNotJudgeItself(t *testing.T) {
 		t.Errorf("it was refused %d times:\n%s", n, said)
 	}
 	w.given(filepath.Base(run.dir))
+}
+
+// The sandboxes of sub-agents count for the profile of whoever began the loop: there is no more room for them than for others.
+func TestLoopOfAKeyHasItsRoom(t *testing.T) {
+	t.Parallel()
+	c := loops[0]
+	w, r := newWorld(t), plain(t)
+	spawn := modeltest.Call("spawn", object{"task": "look"})
+	url, model := providerOf(t, c.header, modeltest.Script{
+		Turns:  []modeltest.Turn{{spawn, spawn, spawn}, {modeltest.Text("I wait.")}},
+		Then:   []modeltest.Script{{Turns: []modeltest.Turn{{modeltest.Text("I wait on.")}}}},
+		Others: map[string]modeltest.Script{"You are a sub-agent": {Turns: []modeltest.Turn{{modeltest.Call("exec", object{"command": "touch /tmp/held; while [ ! -e /tmp/go ]; do sleep 0.05; done"})}}}},
+	})
+	w.env = []string{c.key + "=" + canary, c.base + "=" + url}
+	w.mayLoop("two", r, "--program", "loop", "--model", "*/*", "--sandboxes", "2")
+	address := w.withDaemon()
+	key := w.issue("--allow", "write:runs", "--allow", "read:runs", "--profile", "two")
+	status, told := call(t, address, key, "runs/create", aLoop(t, r, nil))
+	id := began(t, status, told)
+	dir := filepath.Join(w.home, "runs", id)
+	eventually(t, "two sub-agents without room", func() bool {
+		events, _ := os.ReadFile(filepath.Join(dir, "events.jsonl")) // it may not be there yet
+		return strings.Count(string(events), `look: failed"`) == 2
+	})
+	if status, told := call(t, address, key, "runs/create", aLoop(t, r, nil)); status != 403 || !strings.Contains(told, "room for one more sandbox") {
+		t.Errorf("another run: %d %s", status, told)
+	}
+	w.ravi("sandbox", "exec", w.made("/tmp/held", w.sandboxes(2)...), "--", "touch", "/tmp/go").want(0)
+	w.ravi("runs", "wait", id).want(0)
+	said := map[string]bool{}
+	for _, r := range model.Requests() {
+		for _, what := range []string{"ended: failed", "room for one more sandbox", "ended: done"} {
+			said[what] = said[what] || r.Has(what)
+		}
+	}
+	if len(said) != 3 || !said["ended: failed"] || !said["room for one more sandbox"] || !said["ended: done"] {
+		t.Errorf("the loop is told %v", said)
+	}
+	w.given(id)
 }

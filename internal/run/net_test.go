@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -213,7 +214,7 @@ func TestNetAuditCloses(t *testing.T) {
 // recorder knows the sandbox before the network can decide anything.
 func TestRecorderNamesSandbox(t *testing.T) {
 	a, home := newAudit(t)
-	r := recorder{Recorder{Store: newStore(t, home), Redact: redactor()}, a}
+	r := recorder{Recorder{Store: newStore(t, home), Redact: redactor()}, a, &sync.Mutex{}, nil}
 	must(t, r.Creating(t.Context(), sandbox.Info{ID: "sbxnew", Backend: "gvisor", Image: value}))
 	a.add(refused("a.example"))
 	must(t, a.write(t.Context(), start, true))

@@ -242,11 +242,23 @@ func cut(s string, most int) string {
 // have decided anything.
 type recorder struct {
 	Recorder
-	audit *netAudit
+	audit   *netAudit
+	opening *sync.Mutex
+	room    func(context.Context) error // nil: there is
 }
 
 // Creating implements sandbox.Recorder.
 func (r recorder) Creating(ctx context.Context, i sandbox.Info) error {
 	r.audit.of(i.ID)
-	return r.Recorder.Creating(ctx, i)
+	r.opening.Lock() // so that of some that begin at once there is room for the first ones
+	defer r.opening.Unlock()
+	if err := r.Recorder.Creating(ctx, i); err != nil || r.room == nil {
+		return err
+	}
+	err := r.room(ctx)
+	if err != nil {
+		_, uerr := r.Store.UpdateSandboxState(context.WithoutCancel(ctx), i.ID, store.SeenFailed, "refused")
+		err = errors.Join(err, uerr)
+	}
+	return err
 }

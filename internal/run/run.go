@@ -49,6 +49,8 @@ type Options struct {
 	// may be nil, is asked about the repository that was found, which may begin above Repo.
 	RealPaths   bool
 	RepoAllowed func(top string) error
+	// Room is asked about each sandbox once it is recorded and before it is made; an error of it ends that. May be nil.
+	Room func(context.Context) error
 	// Task is the text of TASK.md; empty: none is laid.
 	Task string
 	// Whom the run is for, by full ids; all may be empty. CreatedBy is who asked for it, as in the audit.
@@ -134,6 +136,7 @@ type state struct {
 	homeTaken bool // a volume lies where the agent program's home would be
 
 	saving  sync.Mutex // one capture at a time
+	opening sync.Mutex // one sandbox is recorded, and found to have room, at a time
 	last    string     // the tree of the last capture
 	capture *gitbox.Capture
 	secrets []string // that its patch holds
@@ -382,7 +385,7 @@ func (s *state) open(ctx context.Context, secrets []sandbox.Secret) (*sandbox.Sa
 
 // sandboxOptions are what every sandbox of the run is made with.
 func (s *state) sandboxOptions() ([]sandbox.Option, error) {
-	opts := []sandbox.Option{sandbox.WithHome(s.Home), sandbox.WithRecorder(recorder{Recorder{Store: s.Store, RunID: s.task.ID, Redact: s.Redact, AuditHead: s.AuditHead}, s.audit}), sandbox.WithNetEvents(s.hear)}
+	opts := []sandbox.Option{sandbox.WithHome(s.Home), sandbox.WithRecorder(recorder{Recorder{Store: s.Store, RunID: s.task.ID, Redact: s.Redact, AuditHead: s.AuditHead}, s.audit, &s.opening, s.Room}), sandbox.WithNetEvents(s.hear)}
 	if f := s.NetworkFloor; f.Max != nil || len(f.AlwaysDeny)+len(f.AlwaysAllow) > 0 {
 		raw, err := json.Marshal(f)
 		if err != nil {

@@ -226,7 +226,7 @@ func (s *Store) CountKeys(ctx context.Context, f KeyFilter) (int, error) {
 }
 
 // CountLiveBy says how many runs and sandboxes live that were made with a key, with any that it descends from, or with any
-// that descends from those. A run and its sandbox are one.
+// that descends from those. A run and its sandbox are one; the sandboxes of its sub-agents count besides.
 func (s *Store) CountLiveBy(ctx context.Context, id string) (int, error) {
 	// The plus signs leave SQLite the indexes of what lives: of what a key ever made there may be much.
 	n, err := number(ctx, s.reads, `WITH RECURSIVE up (name, parent) AS (
@@ -237,7 +237,8 @@ func (s *Store) CountLiveBy(ctx context.Context, id string) (int, error) {
 			SELECT name FROM up WHERE parent = ''
 			UNION
 			SELECT id FROM down JOIN keys ON parent_id = name
-		) SELECT (SELECT count(*) FROM runs WHERE status IN ('queued', 'running') AND +created_by IN (SELECT name FROM down))
+		) SELECT (SELECT coalesce(sum(max(1, (SELECT count(*) FROM sandboxes WHERE run_id = runs.id AND seen NOT IN ('ended', 'failed')))), 0)
+				FROM runs WHERE status IN ('queued', 'running') AND +created_by IN (SELECT name FROM down))
 			+ (SELECT count(*) FROM sandboxes WHERE seen NOT IN ('ended', 'failed') AND +run_id IS NULL AND +created_by IN (SELECT name FROM down))`, id)
 	return int(n), err
 }
