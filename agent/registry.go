@@ -58,12 +58,16 @@ type Registry struct {
 	mu      sync.Mutex
 	denied  map[string]string // why, by the digest; of this turn
 	servers map[string]Tool   // those of the hands' servers
+	beyond  int               // how many of these there is no room for
 }
 
 var toolName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
 // toolTime bounds a call, so that a tool that hangs does not hang the turn. Tools have tighter bounds of their own.
 const toolTime = 15 * time.Minute
+
+// mostTools is how many a model is offered.
+const mostTools = 128
 
 func newRegistry(c Config) (*Registry, error) {
 	g, err := gate.New(gate.Options{ExtraDeny: c.DenyPatterns})
@@ -264,16 +268,25 @@ func (r *Registry) with(h *Hands) []Spec {
 	if servers == nil {
 		return r.specs
 	}
-	specs := slices.Clone(r.specs)
+	specs, beyond := slices.Clone(r.specs), 0
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.servers = map[string]Tool{}
 	for _, s := range servers.Specs() {
+		if len(specs) == mostTools {
+			beyond++
+			continue
+		}
 		// A server cannot take the place of a tool that is there.
 		if toolName.MatchString(s.Name) && r.find(s.Name) == nil && r.servers[s.Name] == nil && json.Valid(s.Schema) {
 			r.servers[s.Name] = served{h, s}
 			specs = append(specs, s)
 		}
+	}
+	changed := beyond != r.beyond
+	r.beyond = beyond
+	r.mu.Unlock()
+	if changed && beyond > 0 {
+		r.tell(Event{Kind: EventNote, Failed: true, Text: fmt.Sprintf("the model is offered %d tools, which is as many as each provider takes, and not %d others of MCP servers", mostTools, beyond)})
 	}
 	return specs
 }

@@ -162,7 +162,7 @@ func TestLoopDoesNotJudgeItself(t *testing.T) {
 		curl -s -H "Authorization: Bearer $RAVI_CONTEXT_KEY" -H 'Content-Type: application/json' -d "{\"id\": \"$id\"}" "$RAVI_GATEWAY_URL/api/v1/approvals/grant"`)
 	r.commit("judge")
 	url, model := provider(t, c.header,
-		modeltest.Turn{modeltest.Call("exec", object{"command": "git push --force || echo pushed >pushed.txt"}), modeltest.Call("exec", object{"command": "sh judge.sh"})},
+		modeltest.Turn{modeltest.Call("exec", object{"command": "git push --force '\x1b]0;owned\x07' || echo pushed >pushed.txt"}), modeltest.Call("exec", object{"command": "sh judge.sh"})},
 		modeltest.Turn{modeltest.Call("finish", object{"summary": "done"})})
 	w.env = []string{c.key + "=" + canary, c.base + "=" + url}
 	w.run(r, c.args("judge", "--connect", "write=approvals")...).want(2).says("no group that a run can write to")
@@ -171,8 +171,12 @@ func TestLoopDoesNotJudgeItself(t *testing.T) {
 	waits := w.pendingApproval()
 	w.ravi("sandbox", "exec", box, "--", "sh", "-c", "echo "+waits+" >/tmp/new && mv /tmp/new /tmp/id").want(0)
 	eventually(t, "the end of the script", func() bool { return strings.Contains(s.events(), "DENIED") })
+	shown := w.ravi("approvals", "show", waits).want(0).stdout + w.ravi("approvals", "ls").want(0).stdout
 	w.ravi("approvals", "deny", waits).want(0)
 	run := s.wait().want(0)
+	if shown += run.stdout + run.stderr + s.events(); strings.ContainsAny(shown, "\x1b\x07") || !strings.Contains(shown, "owned") {
+		t.Errorf("what it asks for would steer a terminal, or is not shown: %q", short(shown))
+	}
 	if p := run.patch(); p != "" {
 		t.Errorf("it has allowed itself:\n%s", short(p))
 	}

@@ -220,12 +220,15 @@ func TestToolsThatAreTooMany(t *testing.T) {
 		if len(tool.Description) > maxDescription+3 || len(tool.InputSchema) > maxSchema {
 			t.Errorf("%s is large", tool.Name)
 		}
+		if !strings.Contains(string(tool.InputSchema), `"type":"object"`) {
+			t.Errorf("of %s no provider takes the schema %.100s", tool.Name, tool.InputSchema)
+		}
 		seen[tool.Name] = true
 	}
 	if !seen["mcp_own_white_space"] || !seen["mcp_own_t100"] || seen["mcp_own_t199"] {
 		t.Errorf("the tools are %v", names(h))
 	}
-	for _, told := range []string{"more than 65536", "is no object", "longer than 256 bytes", "more than 128 tools"} {
+	for _, told := range []string{"more than 65536", "is no object", "not of the type object", "has anyOf at its top", "longer than 256 bytes", "more than 128 tools"} {
 		if e.count(KindWarning, told) == 0 {
 			t.Errorf("%q was not told: %+v", told, e.events())
 		}

@@ -102,5 +102,26 @@ func schemaOf(t *sdk.Tool, left int) (json.RawMessage, error) {
 	case len(b) > left:
 		return nil, fmt.Errorf("the server's schemas have more than %d bytes", maxSchemas)
 	}
-	return b, nil
+	return taken(b)
+}
+
+// taken is a schema as providers of models take it, who refuse all of a request for one that they do not.
+func taken(schema json.RawMessage) (json.RawMessage, error) {
+	var top map[string]json.RawMessage
+	if err := json.Unmarshal(schema, &top); err != nil {
+		return nil, err
+	}
+	for _, key := range []string{"oneOf", "anyOf", "allOf", "enum", "not"} {
+		if _, ok := top[key]; ok {
+			return nil, fmt.Errorf("the schema of its arguments has %s at its top, which no provider takes", key)
+		}
+	}
+	switch kind, ok := top["type"]; {
+	case !ok: // it is meant
+		top["type"] = json.RawMessage(`"object"`)
+		return json.Marshal(top)
+	case string(kind) != `"object"`:
+		return nil, errors.New("the schema of its arguments is not of the type object")
+	}
+	return schema, nil
 }

@@ -289,9 +289,9 @@ func (v *loopView) hear(e agent.Event) {
 func (v *loopView) sub(e agent.Event) {
 	switch e.Kind {
 	case agent.EventTool:
-		input := e.Input
-		if b := v.s.Redact.String(string(input)); json.Valid([]byte(b)) {
-			input = json.RawMessage(b)
+		input := json.RawMessage(v.s.Redact.String(string(e.Input)))
+		if !json.Valid(input) { // a secret went beyond one of its texts
+			input = nil
 		}
 		v.tell(adapter.Event{Kind: adapter.Tool, Tool: e.Tool, ID: e.ID, Input: input, Parent: e.Agent})
 	case agent.EventResult:

@@ -54,6 +54,9 @@ if mode == "tools":
     tools[5]["name"] = "white space"
     tools[6]["name"] = "white_space"
     tools[7]["name"] = "long" * 30
+    tools[8]["inputSchema"] = {"type": "array"}
+    tools[9]["inputSchema"] = {"type": "object", "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}
+    tools[10]["inputSchema"] = {"properties": {"a": {"type": "string"}}}
 waiting, cancelled, answers, calls = [], 0, [], 0
 if mode == "asks":
     for i, method in enumerate(("ping", "roots/list", "sampling/createMessage", "elicitation/create")):
