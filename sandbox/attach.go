@@ -40,6 +40,8 @@ type kept struct {
 	Volumes   []Volume `json:"volumes"`
 	User      string   `json:"user"`
 	Context   string   `json:"context"`
+	// WorkspaceOnly is WithWorkspaceOnly.
+	WorkspaceOnly bool `json:"workspace_only,omitempty"`
 	// HasNetwork says that it was made with one. Network is what there would be
 	// besides the rules, which can be replaced.
 	HasNetwork bool           `json:"has_network"`
@@ -52,7 +54,7 @@ type kept struct {
 func (s *Sandbox) keep(dir string) ([]byte, error) {
 	return json.Marshal(kept{
 		ID: s.ID, Dir: dir, Backend: s.backend, Config: s.cfg, Workspace: s.workspace, Root: s.root, Volumes: s.volumes, User: s.user,
-		Context: s.context, HasNetwork: s.network,
+		Context: s.context, WorkspaceOnly: s.workspaceOnly, HasNetwork: s.network,
 		Network:      network.Config{Floor: s.floor, Services: s.serviceNames, Seed: s.seed, Proxy: s.beyond.proxy, ExtraCAs: s.beyond.extraCAs},
 		Placeholders: s.Placeholders(),
 	})
@@ -81,7 +83,7 @@ func readKept(dir string) (*Sandbox, error) {
 		s.onHost(dir)
 	}
 	s.cfg, s.workspace, s.root, s.volumes, s.user = k.Config, k.Workspace, k.Root, k.Volumes, k.User
-	s.context, s.network = k.Context, k.HasNetwork
+	s.context, s.workspaceOnly, s.network = k.Context, k.WorkspaceOnly, k.HasNetwork
 	s.floor, s.serviceNames, s.seed = k.Network.Floor, k.Network.Services, k.Network.Seed
 	s.beyond = beyond{proxy: k.Network.Proxy, extraCAs: k.Network.ExtraCAs}
 	s.secrets.known = k.Placeholders
@@ -171,7 +173,7 @@ func attach(ctx context.Context, id string, o options) (*Sandbox, error) {
 
 // attachable refuses options that say nothing about a sandbox that is there.
 func (o options) attachable() error {
-	if o.grace != 0 || o.checkpoint != "" || o.context != "" || o.proxy != nil || o.extraCAs != nil || len(o.mounts)+len(o.readOnly)+len(o.netFloor) > 0 {
+	if o.grace != 0 || o.checkpoint != "" || o.context != "" || o.proxy != nil || o.extraCAs != nil || o.workspaceOnly || len(o.mounts)+len(o.readOnly)+len(o.netFloor) > 0 {
 		return errors.New("what a sandbox is made of is decided when it is opened, and cannot be given when it is attached to")
 	}
 	if o.takeOver == nil && (o.recorder != nil || o.netEvents != nil || len(o.secrets)+len(o.services) > 0) {

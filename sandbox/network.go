@@ -180,9 +180,12 @@ for b in /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /et
 done
 cat ` + caPath + ` >>` + bundlePath + `
 for b in /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt; do
-	if [ -f "$b" ]; then cat ` + bundlePath + ` >"$b.ravi" && mv "$b.ravi" "$b"; fi
+	if [ -f "$b" ]; then to=$(readlink -f "$b"); cat ` + bundlePath + ` >"$to.ravi" && mv "$to.ravi" "$to"; fi
 done
-rm -f /etc/resolv.conf
+case "$(readlink /etc/resolv.conf)" in
+/etc/ravi/*) ;;
+*) rm -f /etc/resolv.conf ;;
+esac
 echo nameserver ` + tap.Sandbox.Gateway.String() + ` >/etc/resolv.conf
 if [ -n "$GIT" ]; then
 	printf %s "$GIT" >/etc/ravi/gitconfig

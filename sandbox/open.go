@@ -44,17 +44,19 @@ type Sandbox struct {
 	root      string // the workspace as the sandbox sees it
 	volumes   []Volume
 	realPaths bool
-	user      string
-	env       map[string]string // for the caller's own commands; host backend only
-	context   string            // where the folder of WithContext is seen
-	floor     policy.Floor      // what the operator decided about the network
-	beyond    beyond
-	seed      string // of the addresses that names have
-	network   bool   // it was made with one
-	own       bool   // this process is its owner
-	inst      backend.Instance
-	client    *guestapi.Client
-	record    Recorder
+	// workspaceOnly: nothing else of the files is seen or written
+	workspaceOnly bool
+	user          string
+	env           map[string]string // for the caller's own commands; host backend only
+	context       string            // where the folder of WithContext is seen
+	floor         policy.Floor      // what the operator decided about the network
+	beyond        beyond
+	seed          string // of the addresses that names have
+	network       bool   // it was made with one
+	own           bool   // this process is its owner
+	inst          backend.Instance
+	client        *guestapi.Client
+	record        Recorder
 
 	line         *line // the owner's to the network's gateway; nil without one
 	secrets      secrets
@@ -101,6 +103,8 @@ type options struct {
 	secrets    []Secret
 	services   map[string]Service
 	realPaths  bool
+
+	workspaceOnly bool
 }
 
 // Option changes how Open works.
@@ -163,6 +167,9 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (op
 	if err := checkNet(cfg, name); err != nil {
 		return fail("config", err, "see docs/network.md for what a rule looks like, or set allow_net to false")
 	}
+	if o.workspaceOnly && (len(cfg.ExtraVolumes) > 0 || o.checkpoint != "") {
+		return fail("config", errors.New("a sandbox that sees its workspace only has no volumes, and is made of no checkpoint"), "leave these out, or WithWorkspaceOnly")
+	}
 	if err := o.findHome(); err != nil {
 		return fail("config", err, "set RAVI_HOME to a directory of yours")
 	}
@@ -174,7 +181,7 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (op
 	if err != nil {
 		return fail("config", err, "see docs/network.md for proxies and certificate authorities of your own")
 	}
-	sb := &Sandbox{ID: NewID(), cfg: cfg, backend: name, record: o.recorder, root: guestWorkspace, user: "user", floor: floor, beyond: out, own: true}
+	sb := &Sandbox{ID: NewID(), cfg: cfg, backend: name, record: o.recorder, root: guestWorkspace, user: "user", floor: floor, beyond: out, own: true, workspaceOnly: o.workspaceOnly}
 	dir := filepath.Join(o.home, "sandboxes", sb.ID)
 	if name == BackendHost {
 		sb.onHost(dir)
@@ -248,7 +255,7 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (op
 		ID: sb.ID, Dir: dir, Home: o.home, Image: cfg.Image,
 		CPUs: cfg.CPUs, Memory: int64(cfg.MemoryMiB) << 20, Disk: disk << 30, Processes: MaxProcesses,
 		Mounts: append(append(mounts, o.mounts...), shown...), Network: net, RootsFile: os.Getenv("SSL_CERT_FILE"), ProxyAuthFile: out.authFile,
-		Owner: keep, Checkpoint: o.checkpoint, Sealed: sb.sealed(),
+		Owner: keep, Checkpoint: o.checkpoint, Sealed: sb.sealed(), WorkspaceOnly: sb.workspaceOnly,
 	})
 	if err != nil {
 		_ = os.RemoveAll(dir) // nothing was made yet

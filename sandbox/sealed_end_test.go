@@ -134,10 +134,12 @@ func TestSealedOrRefused(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	_, err := sandbox.Open(t.Context(), cfg, "", sandbox.WithHome(home), sandbox.WithService("gateway", served))
-	var ie *sandbox.InitError
-	if !errors.As(err, &ie) || !errors.Is(err, backend.ErrUnavailable) || !strings.Contains(ie.Hint, "is the operator") {
-		t.Errorf("got %v, want an InitError with a hint", err)
+	for _, wants := range []sandbox.Option{sandbox.WithService("gateway", served), sandbox.WithWorkspaceOnly()} {
+		_, err := sandbox.Open(t.Context(), cfg, "", sandbox.WithHome(home), wants)
+		var ie *sandbox.InitError
+		if !errors.As(err, &ie) || !errors.Is(err, backend.ErrUnavailable) || !strings.Contains(ie.Hint, "is the operator") {
+			t.Errorf("got %v, want an InitError with a hint", err)
+		}
 	}
 	if left, err := os.ReadDir(filepath.Join(home, "sandboxes")); len(left) > 0 {
 		t.Errorf("left behind: %v %v", left, err)

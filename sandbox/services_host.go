@@ -17,7 +17,7 @@ import (
 
 // On the host there is no gateway that services could be reached through, and
 // whoever may reach Ravi must not be taken for its operator. So a sandbox with
-// services is sealed there: Ravi's own files and processes are hidden from it, and
+// services, or of which that is asked (WithWorkspaceOnly), is sealed there: Ravi's own files and processes are hidden from it, and
 // each of its services listens on a socket in a folder that it sees, read-only.
 
 // maxVisits bounds the connections to one service that are open at once. More wait.
@@ -25,11 +25,18 @@ const maxVisits = 256
 
 // sealed says whether Ravi is hidden from the sandbox's commands, though they are
 // the host's own.
-func (s *Sandbox) sealed() bool { return s.backend == BackendHost && len(s.serviceNames) > 0 }
+func (s *Sandbox) sealed() bool {
+	return s.backend == BackendHost && (len(s.serviceNames) > 0 || s.workspaceOnly)
+}
 
-// seal prepares a sandbox of the host backend for its services.
+// seal prepares the environment of a sandbox of the host backend.
 func (s *Sandbox) seal() {
-	s.env["PATH"] = host.SealedPath(filepath.Dir(s.servicesDir), s.env["PATH"])
+	dir := filepath.Dir(s.servicesDir)
+	s.env["PATH"] = host.SealedPath(dir, s.env["PATH"])
+	if s.workspaceOnly {
+		s.env["HOME"] = filepath.Join(dir, host.HomeDir)
+		delete(s.env, "TMPDIR")
+	}
 }
 
 func (s *Sandbox) servicePath(name string) string { return filepath.Join(s.servicesDir, name+".sock") }

@@ -71,6 +71,7 @@ func serve(args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
+	writable := writableFolders()
 	opts := guest.Options{
 		Version:     version,
 		Init:        true,
@@ -80,7 +81,7 @@ func serve(args []string, stdout io.Writer) error {
 	// Where processes are known by a mark, the files are the host's own: root in
 	// there changes nothing of them.
 	if init && os.Geteuid() == 0 && os.Getenv("RAVI_SANDBOX") == "" {
-		opts.Switch = true
+		opts.Switch, opts.SwitchNow = true, len(writable) > 0
 		opts.RunDir = "/run/ravi"
 		opts.SpoolDir = "/run/ravi/spool"
 		adoptHome()
@@ -102,6 +103,11 @@ func serve(args []string, stdout io.Writer) error {
 			return err
 		}
 		s = guest.New(opts)
+		if len(writable) > 0 {
+			if err := guest.CloseFiles(writable); err != nil {
+				return fmt.Errorf("closing all but the workspace: %w", err)
+			}
+		}
 		token := os.Getenv(link.EnvToken)
 		os.Unsetenv(link.EnvToken)
 		go func() { ended <- s.ServeLink(conn, token) }()
@@ -153,6 +159,14 @@ func harden() (init bool, err error) {
 		return false, fmt.Errorf("adopt orphans: %w", err)
 	}
 	return false, nil
+}
+
+// writableFolders are those that alone may be written; none: all may. They are not passed on.
+func writableFolders() []string {
+	const name = "RAVI_WRITABLE"
+	v := os.Getenv(name)
+	os.Unsetenv(name)
+	return filepath.SplitList(v)
 }
 
 // memoryLimit reads the sandbox's limit. It is not passed on.

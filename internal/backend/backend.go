@@ -47,6 +47,11 @@ type Spec struct {
 	// Sealed has the host backend hide Ravi from what runs there, or fail with
 	// ErrUnavailable. The others always do.
 	Sealed bool
+	// WorkspaceOnly has nothing but the workspace, and folders of the sandbox's own,
+	// be writable in there, for nobody; on the host backend, which is Sealed then,
+	// the files of the host's users are not seen either. There are no mounts but the
+	// workspace and read-only ones.
+	WorkspaceOnly bool
 	// Checkpoint is a directory to restore the sandbox from; empty: start anew.
 	Checkpoint string
 }

@@ -33,9 +33,11 @@ type Options struct {
 	SpoolDir   string
 	SpoolBytes int64
 	// Switch says that the stand-ins of sudo and su are put in their places;
-	// RunDir is where they find what they need.
-	Switch bool
-	RunDir string
+	// RunDir is where they find what they need. SwitchNow has them there before
+	// New returns.
+	Switch    bool
+	SwitchNow bool
+	RunDir    string
 	// MemoryLimit is the sandbox's limit in bytes; 0 for no memory watch.
 	MemoryLimit uint64
 	// Retain is how long an ended process is remembered after its end was
@@ -98,14 +100,19 @@ func New(opts Options) *Server {
 	s.stopped, s.stop = context.WithCancel(context.Background())
 	s.events.init()
 	if opts.Switch {
-		// Not waited for: no command is quicker to ask for sudo than this is.
-		s.tasks.Go(func() {
+		install := func() {
 			if err := s.installSwitch(); err != nil {
 				s.events.add(&ravi.Event{Event: &ravi.Event_Notice_{Notice: &ravi.Event_Notice{
 					Message: "not all of sudo, su and ravi work in this sandbox: " + err.Error(),
 				}}})
 			}
-		})
+		}
+		if opts.SwitchNow {
+			install()
+		} else {
+			// Not waited for: no command is quicker to ask for sudo than this is.
+			s.tasks.Go(install)
+		}
 	}
 	if opts.MemoryLimit > 0 {
 		s.tasks.Go(func() { s.watchMemory(s.stopped) })

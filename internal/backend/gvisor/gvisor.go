@@ -81,6 +81,10 @@ func (Backend) Create(ctx context.Context, s backend.Spec) (backend.Instance, er
 		req.LinkToken = old.LinkToken
 	}
 	req.Env = append(req.Env, link.EnvToken+"="+req.LinkToken)
+	if s.WorkspaceOnly {
+		req.MayMount = true
+		req.Env = append(req.Env, "RAVI_WRITABLE="+strings.Join(writable, ":"))
+	}
 	for _, m := range s.Mounts {
 		gm := Mount{Host: m.Host, Guest: m.Guest, ReadOnly: m.ReadOnly, Overlay: m.Overlay, Mapped: m.Own, Real: m.Real}
 		if m.Own {
@@ -137,11 +141,15 @@ func (Backend) Create(ctx context.Context, s backend.Spec) (backend.Instance, er
 	return keeper.Start(progs.Keeper, plan, attr, held...)
 }
 
+// writable is what may be written in a sandbox in which that is the workspace only: that, /tmp, the homes, and what belongs
+// to root in there: the guest agent's own folder, that of a run's private repository, and that of the network's certificates.
+var writable = []string{"/workspace", "/tmp", "/home/user", "/root", "/run/ravi", "/var/lib/ravi", "/etc/ravi"}
+
 // memoryOverhead is what the kernel's limit lies above the sandbox's: room for
 // gVisor's own processes, one of which stands for each of the guest's. Without
 // it the host would end the whole sandbox before the guest agent could end the
 // process that asks for too much.
-func memoryOverhead(limit int64) int64 { return 64<<20 + limit/32 }
+func memoryOverhead(limit int64) int64 { return 128<<20 + limit/32 }
 
 // guestPath is the PATH inside: the usual folders, and those of this process's
 // own PATH that are seen in there as well, such as /usr/local/go/bin.

@@ -29,6 +29,9 @@ type Request struct {
 	IDBase    uint32  `json:"id_base"`   // first host id of the sandbox's range
 	IDCount   uint32  `json:"id_count"`  // ids in the range
 	Rootless  bool    `json:"rootless"`  // the maker is root of a user namespace only
+	// MayMount says that the guest agent has the right to mount, which it gives up
+	// before it starts anything.
+	MayMount bool `json:"may_mount,omitempty"`
 	// Debug is a directory for the kernel's own logs; empty: none.
 	Debug string `json:"debug,omitempty"`
 	// Network says that the sandbox has a network, whose namespace the maker is

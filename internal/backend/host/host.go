@@ -1,7 +1,8 @@
 // Package host runs commands on the host itself, as the user who asks. It is no
 // sandbox in the sense of the word: nothing is isolated and nothing is bounded,
 // and every one of them says so. One that is sealed hides Ravi from its commands,
-// so that they are not taken for the operator, and nothing more.
+// so that they are not taken for the operator, and nothing more, unless only the
+// workspace is to be seen: then the files of the host's users are hidden as well.
 //
 // It is for what needs the host and is trusted, and for machines where nothing
 // else works. It must be asked for by name; no other backend falls back to it.
@@ -91,7 +92,7 @@ func (Backend) Create(ctx context.Context, s backend.Spec) (backend.Instance, er
 		plan.RelayGID = plan.RelayUID
 	}
 	if s.Sealed {
-		return startSealed(progs.Keeper, plan, guest.Seal.Cgroup, withheld)
+		return startSealed(progs.Keeper, plan, guest.Seal.Cgroup, s.WorkspaceOnly, withheld)
 	}
 	h, err := keeper.Start(progs.Keeper, plan, nil)
 	if err != nil {
@@ -121,6 +122,9 @@ func check(s backend.Spec) error {
 		case m.ReadOnly && !s.Sealed:
 			return fmt.Errorf("%w: the host backend cannot make %s read-only", backend.ErrUnsupported, m.Host)
 		}
+	}
+	if s.WorkspaceOnly && !s.Sealed {
+		return fmt.Errorf("%w: on the host only a sealed sandbox sees its workspace only", backend.ErrUnsupported)
 	}
 	return nil
 }

@@ -21,6 +21,9 @@ const (
 	// for what is inside.
 	BinDir = "bin"
 
+	// HomeDir is the home in a sandbox that sees its workspace only.
+	HomeDir = "home"
+
 	privateDir = "private" // what of a run's repository is not the agent's own
 )
 
@@ -36,7 +39,15 @@ func seal(s backend.Spec, path string, guest *maker.Request) error {
 		return err
 	}
 	guest.Env[0] = "PATH=" + SealedPath(s.Dir, path)
-	for _, name := range []string{privateDir, ServicesDir} {
+	own := []string{privateDir, ServicesDir}
+	if s.WorkspaceOnly {
+		own = append(own, HomeDir)
+		guest.Seal.Only = &maker.Only{Tmp: filepath.Join(dir, tmpDir)}
+		if guest.Seal.Only.Home, err = os.UserHomeDir(); err != nil {
+			return fmt.Errorf("hiding your home: %w", err)
+		}
+	}
+	for _, name := range own {
 		guest.Dirs = append(guest.Dirs, filepath.Join(s.Dir, name))
 	}
 	for _, d := range guest.Dirs {
@@ -102,7 +113,7 @@ func homes(home string) ([]string, error) {
 
 // startSealed starts the keeper of a sealed sandbox. Its processes are in a
 // process namespace, whose end ends them.
-func startSealed(program string, plan keeper.Plan, cgroup string, withheld []string) (backend.Instance, error) {
+func startSealed(program string, plan keeper.Plan, cgroup string, workspaceOnly bool, withheld []string) (backend.Instance, error) {
 	plan.SameProcesses, plan.KeepMounts, plan.Cgroup = false, false, cgroup
 	var attr *syscall.SysProcAttr
 	if os.Geteuid() != 0 {
@@ -118,8 +129,12 @@ func startSealed(program string, plan keeper.Plan, cgroup string, withheld []str
 	if err != nil {
 		return nil, fmt.Errorf("%w: the host's commands cannot be kept apart from Ravi here: %w; %s", backend.ErrUnavailable, err, maker.SealHint)
 	}
+	seen := "Ravi's own files and processes are hidden from them, and nothing else is: they can read and change what " + userName() + " can, and reach the network"
+	if workspaceOnly {
+		seen = "they see its programs and settings, write in their workspace only, and can reach the network"
+	}
 	notes := []string{
-		"commands run on this host as " + userName() + "; Ravi's own files and processes are hidden from them, and nothing else is: they can read and change what " + userName() + " can, and reach the network",
+		"commands run on this host as " + userName() + "; " + seen,
 		"limits on processors, memory and disk are not enforced on the host",
 	}
 	return &instance{Handle: h, notes: append(notes, withheldNote(withheld)...), sealed: true}, nil

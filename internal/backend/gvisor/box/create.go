@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"gvisor.dev/gvisor/runsc/config"
@@ -192,6 +193,10 @@ var capabilities = []string{
 }
 
 func makeSpec(r gvisor.Request, st *layout) *specs.Spec {
+	capabilities := capabilities
+	if r.MayMount {
+		capabilities = append(slices.Clone(capabilities), "CAP_SYS_ADMIN")
+	}
 	ids := []specs.LinuxIDMapping{{ContainerID: 0, HostID: r.IDBase, Size: r.IDCount}}
 	s := &specs.Spec{
 		Version:  "1.2.0",

@@ -48,7 +48,7 @@ func TestPlaces(t *testing.T) {
 }
 
 func TestOtherInstancesAreCovered(t *testing.T) {
-	got, err := coverings(parseMounts(info), nil, nil)
+	got, err := coverings(parseMounts(info), nil, nil, nil)
 	if want := []string{"/srv/chroot/dev", "/srv/chroot/proc"}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("got %v %v, want %v", got, err, want)
 	}

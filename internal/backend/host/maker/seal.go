@@ -31,6 +31,17 @@ type Seal struct {
 	// Cgroup is the control group that it is put in; empty: it stays in its
 	// keeper's.
 	Cgroup string `json:"cgroup,omitempty"`
+	// Only has it see nothing of the host's users, and write nothing, but for what
+	// it keeps; nil: it sees and writes all that is not hidden.
+	Only *Only `json:"only,omitempty"`
+}
+
+// Only bounds what a sandbox sees to the host's system and what it keeps.
+type Only struct {
+	// Home is the home of the host's user, which is hidden wherever it lies.
+	Home string `json:"home"`
+	// Tmp is seen as /tmp.
+	Tmp string `json:"tmp"`
 }
 
 // Keep is a file or folder that a sealed sandbox sees.
@@ -182,7 +193,14 @@ func (s *Seal) layOut(guest Request) error {
 	if err != nil {
 		return err
 	}
-	covers, err := coverings(all, run.dirs, s.Hide)
+	hide, attrs := []string(nil), uint64(unix.MOUNT_ATTR_NODEV)
+	if s.Only != nil {
+		if hide, err = userFiles(s.Only.Home); err != nil {
+			return err
+		}
+		attrs |= unix.MOUNT_ATTR_RDONLY
+	}
+	covers, err := coverings(all, run.dirs, s.Hide, hide)
 	if err != nil {
 		return err
 	}
@@ -190,7 +208,7 @@ func (s *Seal) layOut(guest Request) error {
 	keep := append(slices.Clone(run.keep), s.Keep...)
 	for _, k := range append(keep, Keep{guest.Guest, true}) {
 		hidden := slices.ContainsFunc(covers, func(c string) bool { return within(k.Path, c) })
-		if !hidden && !k.ReadOnly {
+		if !hidden && !k.ReadOnly && s.Only == nil {
 			continue // it is seen as it is
 		}
 		var attrs uint64
@@ -198,7 +216,7 @@ func (s *Seal) layOut(guest Request) error {
 			attrs = unix.MOUNT_ATTR_RDONLY
 		}
 		at := []place{{k.Path, k.Path}}
-		if !hidden {
+		if !hidden && k.ReadOnly {
 			at = places(all, k.Path, false)
 		}
 		for _, p := range at {
@@ -211,6 +229,14 @@ func (s *Seal) layOut(guest Request) error {
 			}
 		}
 	}
+	if s.Only != nil {
+		t, err := take(s.Only.Tmp, unix.MOUNT_ATTR_NODEV)
+		if err != nil {
+			return err
+		}
+		t.path = tmp
+		trees = append(trees, t)
+	}
 	devices, err := takeDevices()
 	if err != nil {
 		return err
@@ -220,7 +246,7 @@ func (s *Seal) layOut(guest Request) error {
 	}
 	// Root in there has the rights of the host's root to a disk's device, wherever
 	// one lies.
-	if err := setAttrs("/", unix.MOUNT_ATTR_NODEV); err != nil {
+	if err := setAttrs("/", attrs); err != nil {
 		return err
 	}
 	for _, c := range covers {
@@ -244,8 +270,8 @@ func (s *Seal) layOut(guest Request) error {
 		return err
 	}
 	for _, c := range covers {
-		if slices.Contains(run.dirs, c) {
-			continue // programs make their own sockets and locks there
+		if slices.Contains(run.dirs, c) || s.Only != nil && c == tmp {
+			continue // programs make their own sockets, locks and files there
 		}
 		if err := unix.MountSetattr(unix.AT_FDCWD, c, 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
 			return fmt.Errorf("closing %s: %w", c, err)
@@ -254,11 +280,15 @@ func (s *Seal) layOut(guest Request) error {
 	return kernelFiles(devices)
 }
 
+// tmp is where programs make files that they will not need for long.
+const tmp = "/tmp"
+
 // coverings are the places at which what is to be hidden is seen, none of them
 // within another, and those of other instances of what shows devices or
-// processes. deep has what is mounted beneath hidden elsewhere, too.
-func coverings(all []mount, hide, deep []string) ([]string, error) {
-	var found []string
+// processes. deep has what is mounted beneath hidden elsewhere, too. Of here only
+// these paths are hidden.
+func coverings(all []mount, hide, deep, here []string) ([]string, error) {
+	found := slices.Clone(here)
 	for i, dir := range append(slices.Clone(hide), deep...) {
 		for _, p := range places(all, dir, i >= len(hide)) {
 			if !p.there() {
