@@ -93,6 +93,10 @@ func (t *ExecTool) Do(ctx context.Context, raw json.RawMessage) (Result, error) 
 	if sb == nil {
 		return Result{}, errNoHands
 	}
+	dir := guestDir(sb, a.WorkingDir)
+	if sb.WorkspaceOnly() && !inside(dir, sb.Workspace()) && !inside(dir, hostWorkspace) {
+		return refuse("the working_dir %s is outside of the workspace, which is %s", a.WorkingDir, sb.Workspace()), nil
+	}
 	limit := t.Timeout
 	if limit <= 0 {
 		limit = execTime
@@ -101,7 +105,7 @@ func (t *ExecTool) Do(ctx context.Context, raw json.RawMessage) (Result, error) 
 		limit = time.Duration(a.Timeout) * time.Second
 	}
 	res, err := sb.Exec(ctx, sandbox.Cmd{
-		Args: []string{"/bin/sh", "-c", anyShell, a.Command, strings.Join(t.PathAppend, ":")}, GuestDir: guestDir(sb, a.WorkingDir),
+		Args: []string{"/bin/sh", "-c", anyShell, a.Command, strings.Join(t.PathAppend, ":")}, GuestDir: dir,
 		Env: t.Env, Timeout: &limit, MaxOutput: mostExecOutput,
 	})
 	var ended *sandbox.EndError
@@ -117,6 +121,12 @@ func (t *ExecTool) Do(ctx context.Context, raw json.RawMessage) (Result, error) 
 }
 
 var errNoHands = errors.New("the agent's hands are not there")
+
+// hostWorkspace is what a sandbox on the host takes for its workspace as well.
+const hostWorkspace = "/workspace"
+
+// inside says whether a path is, or lies in, a folder, as it is written: where links lead to is for the sandbox to bound.
+func inside(name, dir string) bool { return name == dir || strings.HasPrefix(name, dir+"/") }
 
 // guestDir is a folder as the sandbox sees it.
 func guestDir(sb *sandbox.Sandbox, dir string) string {

@@ -99,6 +99,7 @@ type configTools struct {
 	Sandbox    sandbox.Config `json:"sandbox"`
 	MCPServers []mcpServer    `json:"mcp_servers"`
 	Exec       config.Exec    `json:"exec"`
+	Restrict   bool           `json:"restrict_to_workspace"`
 }
 
 type configGateway struct {
@@ -135,6 +136,7 @@ func readConfig(file *config.Config) (out configShown, err error) {
 	if out.Tools.MCPServers, err = mcpServers(file); err != nil {
 		return out, err
 	}
+	out.Tools.Restrict = file.Tools.RestrictToWorkspace
 	if out.Tools.Exec, out.Agents = file.Tools.Exec, file.Agents; out.Tools.Exec.ExtraDenyPatterns == nil {
 		out.Tools.Exec.ExtraDenyPatterns = []string{}
 	}

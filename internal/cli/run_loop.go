@@ -42,11 +42,15 @@ func runLoop(env *command.Env, in runInput, file *config.Config, providers []bro
 	if err := checkDenied(exec); err != nil {
 		return err
 	}
+	if file.Tools.RestrictToWorkspace && len(in.Volumes) > 0 {
+		return command.Usage("--volume shows the agent more than its workspace, and tools.restrict_to_workspace of config.json forbids that", "leave one of them out")
+	}
 	loop := &runs.Loop{
-		Model:        askModel,
-		Exec:         agent.ExecTool{Timeout: time.Duration(exec.Timeout) * time.Second, PathAppend: exec.Dirs(), MostOutput: most.MaxToolOutput},
-		DenyPatterns: exec.ExtraDenyPatterns,
-		Limits:       agent.Limits{Iterations: most.MaxIterations, Tokens: most.MaxTokens, Output: most.MaxToolOutput},
+		WorkspaceOnly: file.Tools.RestrictToWorkspace,
+		Model:         askModel,
+		Exec:          agent.ExecTool{Timeout: time.Duration(exec.Timeout) * time.Second, PathAppend: exec.Dirs(), MostOutput: most.MaxToolOutput},
+		DenyPatterns:  exec.ExtraDenyPatterns,
+		Limits:        agent.Limits{Iterations: most.MaxIterations, Tokens: most.MaxTokens, Output: most.MaxToolOutput},
 		Subagents: agent.SubLimits{
 			AtOnce: most.MaxConcurrentSubagents, Queue: most.MaxQueuedSubagents, PerHour: most.MaxSubagentSpawnsPerHour,
 			Wall: time.Duration(most.MaxSubagentMinutes) * time.Minute,

@@ -49,6 +49,8 @@ type Tools struct {
 	MCP strictjson.Raw `json:"mcp_servers"`
 	// Exec is how the agent loop runs commands.
 	Exec Exec `json:"exec"`
+	// RestrictToWorkspace has the agent loop see and write its workspace only.
+	RestrictToWorkspace bool `json:"restrict_to_workspace"`
 }
 
 // Gateway is the block gateway.

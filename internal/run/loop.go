@@ -32,6 +32,8 @@ type Loop struct {
 	DenyPatterns []string
 	Limits       agent.Limits
 	Subagents    agent.SubLimits
+	// WorkspaceOnly has it see and write its workspace only, whatever volumes there are (sandbox.WithWorkspaceOnly).
+	WorkspaceOnly bool
 	// Depth is how many sub-agents may be below each other; 0: none may be spawned.
 	Depth int
 	// Servers starts MCP servers in a sandbox, and tells what is to be known of them; nil: there are none.
@@ -117,6 +119,18 @@ func (s *state) loop(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// restrict has a loop that may see its workspace only see no more: no volume either.
+func (s *state) restrict() []sandbox.Option {
+	if s.Agent == nil || s.Agent.Loop == nil || !s.Agent.Loop.WorkspaceOnly {
+		return nil
+	}
+	if n := len(s.Config.ExtraVolumes); n > 0 {
+		s.note("%d volumes of config.json are not shown to the agent, which is restricted to its workspace", n)
+		s.Config.ExtraVolumes = nil
+	}
+	return []sandbox.Option{sandbox.WithWorkspaceOnly()}
 }
 
 // giveJournal has the loop go on with what the run before wrote down.

@@ -401,7 +401,7 @@ func (s *state) sandboxOptions() ([]sandbox.Option, error) {
 	if s.RealPaths {
 		opts = append(opts, sandbox.WithRealPaths())
 	}
-	return opts, nil
+	return append(opts, s.restrict()...), nil
 }
 
 func (s *state) export(ctx context.Context, dir string) error {
