@@ -132,3 +132,67 @@ func TestLoopRunsOut(t *testing.T) {
 		})
 	}
 }
+
+// The value of a secret that lies about in the repository is told to no model, and what a model says of it is in none of the
+// run's files, however it has to be written there.
+func TestLoopKeepsSecrets(t *testing.T) {
+	t.Parallel()
+	const value = `Pass"word\with<odd>&signs,"b":1}`
+	l := loops[0]
+	w, r := newWorld(t), plain(t)
+	set := w.command("secrets", "set", "PROD", "--host", "api.example.com")
+	set.Stdin = strings.NewReader(value)
+	w.finish(set).want(0)
+	r.write("config.txt", "password: "+value+"\n")
+	r.commit("a mistake")
+	url, model := providerOf(t, l.header, modeltest.Script{
+		Turns: []modeltest.Turn{
+			{modeltest.Call("read", object{"path": "config.txt"}), modeltest.Call("search", object{"pattern": "password"}), modeltest.Call("exec", object{"command": "cat config.txt; base64 -w0 config.txt; cat config.txt >&2; exit 3"})},
+			{modeltest.Text("It is " + value), modeltest.Call("exec", object{"command": "echo '" + value + "' >copy.txt"}), modeltest.Call("read", object{"path": value}),
+				modeltest.Call("spawn", object{"task": "look at " + value, "label": value}), modeltest.Call(value, object{}), modeltest.Call("edit", object{"path": "a", value: "x"})},
+			{modeltest.Call("finish", object{"summary": "The password is " + value})},
+		},
+		Others: map[string]modeltest.Script{"You are a sub-agent": {Turns: []modeltest.Turn{{modeltest.Call("exec", object{"command": "cat config.txt"})}, {modeltest.Text("It is " + value)}}}},
+	})
+	w.env = []string{l.key + "=" + canary, l.base + "=" + url}
+	run := w.run(r, l.args("look", "--secret", "PROD", "--allow-net", "api.example.com", "--record")...)
+	inJSON, err := json.Marshal(value)
+	must(t, err)
+	var escaped strings.Builder
+	e := json.NewEncoder(&escaped)
+	e.SetEscapeHTML(false)
+	must(t, e.Encode(value))
+	forms := []string{value, strings.Trim(string(inJSON), `"`), strings.Trim(strings.TrimSpace(escaped.String()), `"`)}
+	for _, form := range forms {
+		if r := model.Requests(); len(r) < 2 || r[1].Has(form) {
+			t.Errorf("the model is told %s", form)
+		}
+		if strings.Contains(run.stdout+run.stderr, form) {
+			t.Errorf("%s is shown:\n%s\n%s", form, run.stdout, run.stderr)
+		}
+		for name, b := range files(t, run.dir) {
+			if strings.Contains(string(b), form) && name != "changes.patch.held" {
+				t.Errorf("%s is in %s", form, name)
+			}
+		}
+	}
+	if run.task().Patch == nil || len(run.task().Patch.Secrets) != 1 {
+		t.Errorf("the patch with the secret is not held back: %+v", run.task().Patch)
+	}
+	if events := run.file("events.jsonl"); strings.Count(events, "[secret PROD]") < 6 {
+		t.Errorf("it was not there to be taken out:\n%s", short(events))
+	}
+}
+
+// The provider's key is in no memory of the sandbox in which a loop acts, nor of what holds it.
+func TestLoopIsKeyless(t *testing.T) {
+	l := loops[0]
+	w := newWorld(t)
+	url, _ := provider(t, l.header,
+		modeltest.Turn{modeltest.Call("exec", object{"command": "echo it has begun"})},
+		modeltest.Turn{modeltest.Call("finish", object{"summary": "done"})})
+	const marker = "and-say-nothing-of-91b2d4"
+	url = before(t, url, "it has begun", func() { w.keyless(marker) })
+	w.env = []string{l.key + "=" + canary, l.base + "=" + url}
+	w.run(plain(t), l.args("look "+marker)...).want(0).silent(canary)
+}
