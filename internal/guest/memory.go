@@ -87,7 +87,9 @@ func (s *Server) watchMemory(ctx context.Context) {
 	defer timer.Stop()
 	var disk diskWatch
 	inVain := 0
-	var diskSeen time.Time
+	var diskSeen, stillSeen time.Time
+	var before uint64
+	var still []int // processes that were stopped when it was looked at last
 	for {
 		select {
 		case <-ctx.Done():
@@ -99,10 +101,15 @@ func (s *Server) watchMemory(ctx context.Context) {
 		if err == nil {
 			wait = nextLook(used, mark)
 			if used >= mark {
-				inVain = s.relieveTo(ctx, mark, used, limit, inVain)
+				inVain = s.relieveTo(ctx, mark, used, limit, inVain, still)
 			} else {
 				inVain = 0
 			}
+			// Known before it is needed: while the use grows there is no time.
+			if now := time.Now(); used >= mark/2 && used <= before+before/16 && now.Sub(stillSeen) >= slowestLook {
+				still, stillSeen = standing(), now
+			}
+			before = used
 		}
 		if now := time.Now(); now.Sub(diskSeen) >= slowestLook {
 			diskSeen = now
@@ -117,9 +124,10 @@ func (s *Server) watchMemory(ctx context.Context) {
 // relieveTo ends processes until the use is below the mark, and returns how
 // many in a row had to go. Meanwhile everything else stands still: many
 // processes that grow at once would else be faster than their ends.
-func (s *Server) relieveTo(ctx context.Context, mark, used, limit uint64, inVain int) int {
+func (s *Server) relieveTo(ctx context.Context, mark, used, limit uint64, inVain int, still []int) int {
 	if os.Getpid() == 1 {
-		defer thaw(freeze())
+		freeze()
+		defer thaw(still)
 	}
 	for used >= mark && ctx.Err() == nil {
 		s.relieve(ctx, used, limit, inVain >= patience)
@@ -133,25 +141,29 @@ func (s *Server) relieveTo(ctx context.Context, mark, used, limit uint64, inVain
 	return inVain
 }
 
-// freeze stops every process but this one, and returns those that it stopped.
-func freeze() []procInfo {
-	var stopped []procInfo
-	procs, err := readProcs()
-	if err != nil {
-		return nil
+// freeze stops every process but this one, all at once: to find them one by one takes as long as memory needs to run out.
+func freeze() { _ = unix.Kill(-1, unix.SIGSTOP) } // it fails where there is nobody to stop
+
+// thaw lets them go on, but those that stood still before.
+func thaw(still []int) {
+	_ = unix.Kill(-1, unix.SIGCONT)
+	for _, pid := range still {
+		_ = unix.Kill(pid, unix.SIGSTOP) // one that was ended needs none
 	}
-	for _, p := range procs {
-		if p.pid != os.Getpid() && p.state != 'T' && p.state != 't' && p.state != 'Z' && unix.Kill(p.pid, unix.SIGSTOP) == nil {
-			stopped = append(stopped, p)
-		}
-	}
-	return stopped
 }
 
-func thaw(stopped []procInfo) {
-	for _, p := range stopped {
-		_ = unix.Kill(p.pid, unix.SIGCONT) // one that was ended needs none
+// standing are the processes that somebody has stopped.
+func standing() (pids []int) {
+	procs, err := readProcs()
+	if err != nil {
+		return nil // it is looked at again soon
 	}
+	for _, p := range procs {
+		if p.state == 'T' || p.state == 't' {
+			pids = append(pids, p.pid)
+		}
+	}
+	return pids
 }
 
 // relieve ends the largest process, or with tree the started process whose

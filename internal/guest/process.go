@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -20,6 +21,8 @@ import (
 
 // proc is a started process.
 type proc struct {
+	// heard says that it got input since its last output: what it writes then is an answer that somebody waits for.
+	heard  atomic.Bool
 	pid    int
 	id     string // its mark in the environment, which its descendants inherit
 	tag    string
@@ -270,7 +273,8 @@ func (s *Server) follow(p *proc, w *wiring, status <-chan syscall.WaitStatus, on
 
 // Most programs write in small pieces, and each message costs every process on
 // the way to the owner a turn. So output that follows on other output within
-// burst is given the time to gather, while what comes alone goes out at once.
+// burst is given the time to gather, while what comes alone, or after input,
+// goes out at once.
 const (
 	firstChunk = 8 << 10
 	burst      = 2 * time.Millisecond
@@ -301,7 +305,7 @@ func (p *proc) pump(kind stream, f *os.File) (left bool) {
 	var last time.Time
 	for {
 		n, err := f.Read(buf)
-		if err == nil && n < len(buf) && time.Since(last) < burst {
+		if err == nil && n < len(buf) && !p.heard.Swap(false) && time.Since(last) < burst {
 			time.Sleep(gather)
 			n += available(f, buf[n:])
 		}
@@ -419,6 +423,7 @@ func (p *proc) writeInput(data []byte, toTerminal bool, cancel <-chan struct{}) 
 		}
 		_ = f.SetWriteDeadline(time.Unix(1, 0))
 	}()
+	p.heard.Store(true)
 	_, err := f.Write(data)
 	return inputError(p, err)
 }

@@ -149,7 +149,7 @@ var writable = []string{"/workspace", "/tmp", "/home/user", "/root", "/run/ravi"
 // gVisor's own processes, one of which stands for each of the guest's. Without
 // it the host would end the whole sandbox before the guest agent could end the
 // process that asks for too much.
-func memoryOverhead(limit int64) int64 { return 128<<20 + limit/32 }
+func memoryOverhead(limit int64) int64 { return 64<<20 + limit/32 }
 
 // guestPath is the PATH inside: the usual folders, and those of this process's
 // own PATH that are seen in there as well, such as /usr/local/go/bin.
