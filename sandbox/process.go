@@ -184,6 +184,14 @@ func (p *Process) follow(ctx context.Context, stream eventStream, c Cmd) error {
 			return err
 		}
 	case <-ctx.Done():
+		// The word that it has begun may be on its way: what nobody knows of would go on for ever.
+		select {
+		case err := <-started:
+			if err == nil && !p.borrowed {
+				p.kill(ReasonCanceled)
+			}
+		case <-time.After(drainTime):
+		}
 		p.stop()
 		return context.Cause(ctx)
 	}
@@ -484,12 +492,15 @@ func (p *Process) Resize(ctx context.Context, size Size) error {
 
 // Write sends bytes to its standard input, or to its terminal.
 func (p *Process) Write(ctx context.Context, b []byte) error {
-	in := &process.ProcessInput{Input: &process.ProcessInput_Stdin{Stdin: b}}
-	if p.tty {
-		in.Input = &process.ProcessInput_Pty{Pty: b}
-	}
-	_, err := p.sb.client.Process.SendInput(ctx, connect.NewRequest(&process.SendInputRequest{Process: p.selector(), Input: in}))
+	_, err := p.sb.client.Process.SendInput(ctx, connect.NewRequest(&process.SendInputRequest{Process: p.selector(), Input: p.input(b)}))
 	return p.sb.explain(ctx, err)
+}
+
+func (p *Process) input(b []byte) *process.ProcessInput {
+	if p.tty {
+		return &process.ProcessInput{Input: &process.ProcessInput_Pty{Pty: b}}
+	}
+	return &process.ProcessInput{Input: &process.ProcessInput_Stdin{Stdin: b}}
 }
 
 // CloseStdin gives it an end of file.
@@ -498,22 +509,28 @@ func (p *Process) CloseStdin(ctx context.Context) error {
 	return p.sb.explain(ctx, err)
 }
 
-// copyStdin feeds the process from r until either ends.
+// copyStdin feeds the process from r until either ends. It is one stream, since a call for each piece would cost who waits for
+// an answer to it another way there and back.
 func (p *Process) copyStdin(r io.Reader) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() { <-p.done; cancel() }()
+	in := p.sb.client.Process.StreamInput(ctx)
+	// What Send cannot say, that the process has ended or closed its input, is for nobody: it reads no more.
+	err := in.Send(&process.StreamInputRequest{Event: &process.StreamInputRequest_Start{
+		Start: &process.StreamInputRequest_StartEvent{Process: p.selector()}}})
 	buf := make([]byte, 64<<10)
-	for {
-		n, err := r.Read(buf)
-		if n > 0 && p.Write(ctx, buf[:n]) != nil {
-			return // it has ended or closed its input
-		}
-		if err != nil {
-			if !p.tty {
-				_ = p.CloseStdin(ctx)
+	for err == nil {
+		var n int
+		n, err = r.Read(buf)
+		if n > 0 {
+			if sent := in.Send(&process.StreamInputRequest{Event: &process.StreamInputRequest_Data{
+				Data: &process.StreamInputRequest_DataEvent{Input: p.input(buf[:n])}}}); sent != nil {
+				err = sent
 			}
-			return
 		}
+	}
+	if _, ended := in.CloseAndReceive(); ended == nil && !p.tty {
+		_ = p.CloseStdin(ctx) // it has ended, if that cannot be done
 	}
 }
