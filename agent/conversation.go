@@ -8,8 +8,8 @@ import (
 
 var callID = regexp.MustCompile(`^[A-Za-z0-9_.:|-]{1,256}$`)
 
-// named has each call of an answer be known by an id that no other one has, and by a name that a tool can have: results are
-// found by ids, and no provider takes a conversation in which one is there twice, or a name that cannot be.
+// named has each call of an answer be known by an id that no other one has, and have a name and arguments that a tool can
+// have: results are found by ids, and no provider takes a conversation in which one is there twice, or what cannot be.
 func (l *Loop) named(calls []Call) {
 	seen := map[string]bool{}
 	for _, m := range l.messages {
@@ -23,6 +23,9 @@ func (l *Loop) named(calls []Call) {
 			c.ID = fmt.Sprintf("call_%d", n)
 		}
 		seen[c.ID] = true
+		if c.Wrong == "" { // a model of somebody else's may not have looked
+			*c = NewCall(c.ID, c.Name, string(c.Args))
+		}
 		if !toolName.MatchString(c.Name) {
 			c.Name, c.Args, c.Wrong = "unknown", json.RawMessage("{}"), fmt.Sprintf("%.64q is no name of a tool", c.Name)
 		}

@@ -109,8 +109,8 @@ func valid(all []Message) error {
 			}
 		}
 		for _, c := range m.Calls {
-			if c.ID == "" || ids[c.ID] {
-				return fmt.Errorf("the id %q is there twice, or none", c.ID)
+			if len(c.ID) > 256 || strings.ContainsAny(c.ID, " \n") || c.ID == "" || ids[c.ID] {
+				return fmt.Errorf("the id %q is there twice, or none", c.ID[:min(len(c.ID), 300)])
 			}
 			ids[c.ID] = true
 			if !json.Valid(c.Args) || c.Args[0] != '{' {

@@ -15,9 +15,10 @@ import (
 // call stands before it is done, and its result before anybody acts on it. One that stands there without a result was
 // perhaps done, and is never done again.
 type Journal struct {
-	mu   sync.Mutex
-	f    *os.File
-	past []entry
+	mu     sync.Mutex
+	f      *os.File
+	failed error // what was written half is not written behind
+	past   []entry
 	// redact takes secrets out of a line; what it puts in their place has no character that JSON escapes. nil: nothing does.
 	redact func(string) string
 }
@@ -100,13 +101,17 @@ func (j *Journal) append(entries ...entry) error {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if _, err := j.f.Write(b); err != nil {
-		return fmt.Errorf("writing the loop's journal: %w", err)
+	if j.failed != nil {
+		return j.failed
 	}
-	if err := syscall.Fdatasync(int(j.f.Fd())); err != nil {
-		return fmt.Errorf("writing the loop's journal: %w", err)
+	_, err := j.f.Write(b)
+	if err == nil {
+		err = syscall.Fdatasync(int(j.f.Fd()))
 	}
-	return nil
+	if err != nil {
+		j.failed = fmt.Errorf("writing the loop's journal: %w", err)
+	}
+	return j.failed
 }
 
 // Close ends it.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -266,9 +267,19 @@ func TestResumeWithSubagents(t *testing.T) {
 	}
 	mentions(t, strings.Join(all, "\n"), "I am sub-4")
 	j.Close()
-	p, err := recall(journalAt(t, at).past)
+	j = journalAt(t, at)
+	p, err := recall(j.past)
 	if err != nil || len(p.lost) > 0 || p.unfinished || p.spawned != 4 {
 		t.Errorf("%+v, %v", p, err)
+	}
+	lost := 0
+	for _, e := range j.past {
+		if e.Sub != nil && e.Sub.ID == "sub-3" && e.Sub.Status == SubCanceled {
+			lost++
+		}
+	}
+	if lost != 1 {
+		t.Errorf("that one is lost is written down %d times", lost)
 	}
 }
 
@@ -329,7 +340,7 @@ func TestJournalIsOnes(t *testing.T) {
 		t.Errorf("a second one: %v", err)
 	}
 	link := at + ".link"
-	if err := os.Symlink(at, link); err != nil {
+	if err := os.Symlink(at+".other", link); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := OpenJournal(link); err == nil {
@@ -356,5 +367,51 @@ func TestJournalIsOnes(t *testing.T) {
 	case <-closed:
 	default:
 		t.Error("a sub-agent outlives the turn")
+	}
+}
+
+// Behind what was written half nothing is written: who reads it would take the two for one line.
+func TestJournalAfterFailure(t *testing.T) {
+	at := filepath.Join(t.TempDir(), "journal")
+	j := journalAt(t, at)
+	file := j.f
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	r.Close()
+	j.f = w
+	first := j.append(entry{Begun: "a"})
+	j.f = file
+	second := j.append(entry{Begun: "b"})
+	if !errors.Is(first, syscall.EPIPE) || !errors.Is(second, syscall.EPIPE) {
+		t.Errorf("%v, then %v", first, second)
+	}
+	if data, err := os.ReadFile(at); err != nil || len(data) > 0 {
+		t.Errorf("it has %q, %v", data, err)
+	}
+}
+
+// What was being written when a program ended is cut off; what a turn has used is counted from its own beginning.
+func TestJournalTail(t *testing.T) {
+	at := filepath.Join(t.TempDir(), "journal")
+	j := journalAt(t, at)
+	m := script(t, says("one"))
+	turnOf(t, loopOf(t, Config{Model: m, Journal: j}), Finished)
+	if err := j.append(entry{Message: &Message{Role: User, Text: "more"}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := j.f.WriteString(`{"begun":"half`); err != nil {
+		t.Fatal(err)
+	}
+	j.Close()
+	j = journalAt(t, at)
+	if data, err := os.ReadFile(at); err != nil || strings.Contains(string(data), "half") {
+		t.Errorf("it has %q, %v", data, err)
+	}
+	out, err := loopOf(t, Config{Model: script(t, says("two")), Journal: j}).Resume(t.Context(), "")
+	if err != nil || out.Text != "two" || out.Iterations != 1 || out.Usage != (Usage{10, 1}) {
+		t.Errorf("%+v, %v", out, err)
 	}
 }
