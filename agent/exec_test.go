@@ -27,10 +27,12 @@ func TestExec(t *testing.T) {
 	dir := t.TempDir()
 	put(t, dir, "sub/here", "")
 	put(t, dir, "bin/ravi-own-program", "#!/bin/sh\necho mine $GREETING\n")
-	if err := os.Chmod(filepath.Join(dir, "bin/ravi-own-program"), 0o755); err != nil {
-		t.Fatal(err)
-	}
 	put(t, dir, "bin/ls", "#!/bin/sh\necho not this one\n")
+	for _, name := range []string{"bin/ravi-own-program", "bin/ls"} {
+		if err := os.Chmod(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
 	hands := HandsOf(onHost(t, dir))
 	long := strings.Repeat("x", 64<<10)
 	for name, c := range map[string]struct {
