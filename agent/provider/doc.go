@@ -6,6 +6,7 @@ package provider
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -75,12 +76,17 @@ func (g *gathered) speak(s string) bool {
 	return g.add(&g.text, s)
 }
 
+// call is the newest of a number.
 func (g *gathered) call(index int64) *piece {
-	for _, p := range g.calls {
+	for _, p := range slices.Backward(g.calls) {
 		if p.index == index {
 			return p
 		}
 	}
+	return g.another(index)
+}
+
+func (g *gathered) another(index int64) *piece {
 	p := &piece{index: index}
 	g.calls = append(g.calls, p)
 	return p

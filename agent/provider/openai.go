@@ -49,6 +49,10 @@ func (m *completions) Next(ctx context.Context, r agent.Request, say func(string
 			fits := g.speak(choice.Delta.Content) && g.speak(choice.Delta.Refusal)
 			for _, d := range choice.Delta.ToolCalls {
 				c := g.call(d.Index)
+				if d.ID != "" && c.id != "" && d.ID != c.id {
+					// Some servers number none of several calls, and tell them apart by their ids.
+					c = g.another(d.Index)
+				}
 				if d.ID != "" {
 					c.id = d.ID
 				}

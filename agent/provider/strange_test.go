@@ -160,3 +160,29 @@ func TestLongError(t *testing.T) {
 		t.Errorf("%d characters: %.100s", len([]rune(text)), text)
 	}
 }
+
+// Servers that number none of several calls mean several.
+func TestCallsWithoutNumbers(t *testing.T) {
+	each(t, func(t *testing.T, d dialect) {
+		if d.name != "openai" {
+			return
+		}
+		var b strings.Builder
+		for _, delta := range []object{
+			{"id": "a", "type": "function", "function": object{"name": "look", "arguments": `{"at":`}},
+			{"function": object{"arguments": `"x"}`}},
+			{"id": "b", "type": "function", "function": object{"name": "look", "arguments": `{"at":"y"}`}},
+		} {
+			b.WriteString(sse("", object{"id": "c", "object": "chat.completion.chunk", "choices": []object{{"index": 0, "delta": object{"tool_calls": []object{delta}}}}}))
+		}
+		b.WriteString(sse("", object{"id": "c", "object": "chat.completion.chunk", "choices": []object{{"index": 0, "delta": object{}, "finish_reason": "tool_calls"}}}))
+		m, _ := d.answers(t, b.String()+"data: [DONE]\n\n")
+		a, _, err := asked(t.Context(), m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c := a.Message.Calls; len(c) != 2 || c[0].ID != "a" || string(c[0].Args) != `{"at":"x"}` || c[1].ID != "b" || string(c[1].Args) != `{"at":"y"}` {
+			t.Errorf("the calls are %+v", c)
+		}
+	})
+}
