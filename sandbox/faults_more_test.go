@@ -144,7 +144,7 @@ func TestPartKilledDuringCreate(t *testing.T) {
 			home := t.TempDir()
 			nothingCameBack(t, home, func() string {
 				// On a busy host the test may come too late.
-				for range 10 {
+				for range 40 {
 					if id, inTime := killedDuringCreate(t, home, c.victim, c.when); inTime {
 						return id
 					}
@@ -267,11 +267,15 @@ func killedDuringClose(t *testing.T, home, victim, gone string) (id string) {
 	victims := parts.find(victim)
 	if victim == "maker" {
 		// There is a maker only while it is at work.
-		dir := t.TempDir()
-		go func() { saved <- sb.Checkpoint(context.Background(), dir) }()
-		for len(victims) == 0 { // and once seen it may end by itself
+		save := func() { saved <- sb.Checkpoint(context.Background(), t.TempDir()) }
+		go save()
+		for tries := 0; len(victims) == 0; { // on a busy host it may come and go unseen
 			if victims = parts.find(victim); len(victims) == 0 && len(saved) > 0 {
-				t.Fatalf("there was no maker: %v", <-saved)
+				err := <-saved
+				if tries++; tries > 40 {
+					t.Fatalf("there was no maker: %v", err)
+				}
+				go save()
 			}
 		}
 	}

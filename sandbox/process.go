@@ -158,6 +158,9 @@ func (s *Sandbox) Start(ctx context.Context, c Cmd) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx) // nothing was begun
+	}
 	// The stream lives as long as the process, not as the caller's context:
 	// a killed process's last output and end still come over it.
 	streamCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -177,23 +180,21 @@ func (s *Sandbox) Start(ctx context.Context, c Cmd) (*Process, error) {
 func (p *Process) follow(ctx context.Context, stream eventStream, c Cmd) error {
 	started := make(chan error, 1)
 	go p.read(stream, c, started)
+	var err error
 	select {
-	case err := <-started:
-		if err != nil {
-			p.stop()
-			return err
-		}
+	case err = <-started:
 	case <-ctx.Done():
-		// The word that it has begun may be on its way: what nobody knows of would go on for ever.
+		// The word that it has begun may be on its way. If it comes, it is a command as others are, that is canceled: what
+		// nobody knows of would go on for ever.
 		select {
-		case err := <-started:
-			if err == nil && !p.borrowed {
-				p.kill(ReasonCanceled)
-			}
+		case err = <-started:
 		case <-time.After(drainTime):
+			err = context.Cause(ctx)
 		}
+	}
+	if err != nil {
 		p.stop()
-		return context.Cause(ctx)
+		return err
 	}
 	if c.Stdin != nil {
 		go p.copyStdin(c.Stdin)
@@ -492,15 +493,12 @@ func (p *Process) Resize(ctx context.Context, size Size) error {
 
 // Write sends bytes to its standard input, or to its terminal.
 func (p *Process) Write(ctx context.Context, b []byte) error {
-	_, err := p.sb.client.Process.SendInput(ctx, connect.NewRequest(&process.SendInputRequest{Process: p.selector(), Input: p.input(b)}))
-	return p.sb.explain(ctx, err)
-}
-
-func (p *Process) input(b []byte) *process.ProcessInput {
+	in := &process.ProcessInput{Input: &process.ProcessInput_Stdin{Stdin: b}}
 	if p.tty {
-		return &process.ProcessInput{Input: &process.ProcessInput_Pty{Pty: b}}
+		in.Input = &process.ProcessInput_Pty{Pty: b}
 	}
-	return &process.ProcessInput{Input: &process.ProcessInput_Stdin{Stdin: b}}
+	_, err := p.sb.client.Process.SendInput(ctx, connect.NewRequest(&process.SendInputRequest{Process: p.selector(), Input: in}))
+	return p.sb.explain(ctx, err)
 }
 
 // CloseStdin gives it an end of file.
@@ -509,28 +507,24 @@ func (p *Process) CloseStdin(ctx context.Context) error {
 	return p.sb.explain(ctx, err)
 }
 
-// copyStdin feeds the process from r until either ends. It is one stream, since a call for each piece would cost who waits for
-// an answer to it another way there and back.
+// copyStdin feeds the process from r until either ends. Each piece is a call of its own, which the process has read, or has
+// room for, when it is answered: a stream of them that nobody reads would fill what the connection lets be on its way, and
+// with it hold up every other call, the one that kills the process among them.
 func (p *Process) copyStdin(r io.Reader) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() { <-p.done; cancel() }()
-	in := p.sb.client.Process.StreamInput(ctx)
-	// What Send cannot say, that the process has ended or closed its input, is for nobody: it reads no more.
-	err := in.Send(&process.StreamInputRequest{Event: &process.StreamInputRequest_Start{
-		Start: &process.StreamInputRequest_StartEvent{Process: p.selector()}}})
 	buf := make([]byte, 64<<10)
-	for err == nil {
-		var n int
-		n, err = r.Read(buf)
-		if n > 0 {
-			if sent := in.Send(&process.StreamInputRequest{Event: &process.StreamInputRequest_Data{
-				Data: &process.StreamInputRequest_DataEvent{Input: p.input(buf[:n])}}}); sent != nil {
-				err = sent
-			}
+	for {
+		n, err := r.Read(buf)
+		if n > 0 && p.Write(ctx, buf[:n]) != nil {
+			return // it has ended or closed its input
 		}
-	}
-	if _, ended := in.CloseAndReceive(); ended == nil && !p.tty {
-		_ = p.CloseStdin(ctx) // it has ended, if that cannot be done
+		if err != nil {
+			if !p.tty {
+				_ = p.CloseStdin(ctx)
+			}
+			return
+		}
 	}
 }
