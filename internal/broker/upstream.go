@@ -33,6 +33,8 @@ func newTransport() *http.Transport {
 		MaxIdleConns:          64,
 		MaxIdleConnsPerHost:   32,
 		IdleConnTimeout:       time.Minute,
+		ReadBufferSize:        2 << 10, // events are small, and what is larger passes the buffers by
+		WriteBufferSize:       2 << 10,
 		// A head of an answer that is larger is no provider's.
 		MaxResponseHeaderBytes: 64 << 10,
 		HTTP2:                  &http.HTTP2Config{MaxReceiveBufferPerStream: 256 << 10, SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
