@@ -37,7 +37,8 @@ func TestLoopOnTheHost(t *testing.T) {
 	}
 	url, model := provider(t, c.header,
 		modeltest.Turn{modeltest.Call("exec", object{"command": "sh traps.sh"})}, tries,
-		modeltest.Turn{modeltest.Call("write", object{"path": "good.txt", "content": "good\n"}), modeltest.Call("exec", object{"command": "cat good.txt .git/config"})},
+		modeltest.Turn{modeltest.Call("write", object{"path": "good.txt", "content": "good\n"})},
+		modeltest.Turn{modeltest.Call("exec", object{"command": "cat good.txt .git/config"})},
 		modeltest.Turn{modeltest.Call("finish", object{"summary": "done"})})
 	r.write("traps.sh", traps)
 	r.commit("traps")
@@ -56,7 +57,7 @@ func TestLoopOnTheHost(t *testing.T) {
 			t.Errorf("call %d went through: %s", i, short(text))
 		}
 	}
-	if said, _ := fencedIn(t, results(t, requests[3])[1]); !strings.HasPrefix(said, "good\n") || strings.Contains(said, "written") {
+	if said, _ := fencedIn(t, results(t, requests[4])[0]); !strings.HasPrefix(said, "good\n") || strings.Contains(said, "written") {
 		t.Errorf("in the workspace is %q", said)
 	}
 	found := files(t, outside)

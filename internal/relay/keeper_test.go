@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -208,9 +209,19 @@ func TestRelayIsConfined(t *testing.T) {
 		t.Fatal(err)
 	}
 	var relayPID string
-	all, err := filepath.Glob("/proc/[0-9]*/status")
-	if err != nil {
-		t.Fatal(err)
+	var all []string
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		var err error
+		if all, err = filepath.Glob("/proc/[0-9]*/status"); err != nil {
+			t.Fatal(err)
+		}
+		// It is listed before it is what it is to be, and a listing can miss who comes meanwhile.
+		if slices.ContainsFunc(all, func(p string) bool {
+			b, err := os.ReadFile(p)
+			return err == nil && strings.Contains(string(b), "\nPPid:\t"+strconv.Itoa(h.PID())+"\n") && strings.Contains(string(b), "\t1899999999\t")
+		}) || time.Now().After(deadline) {
+			break
+		}
 	}
 	for _, p := range all {
 		if b, err := os.ReadFile(p); err == nil && strings.Contains(string(b), "\nPPid:\t"+strconv.Itoa(h.PID())+"\n") && strings.Contains(string(b), "\t1899999999\t") {
