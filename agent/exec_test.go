@@ -94,3 +94,25 @@ func TestExecAtOnce(t *testing.T) {
 		mentions(t, r.Text, "met")
 	}
 }
+
+// A change of a file comes after what was asked for before it in the same message, and before what was asked for after it.
+func TestChangesInOrder(t *testing.T) {
+	dir := t.TempDir()
+	cat := func() Call { return call("exec", object{"command": "cat file"}) }
+	var calls []Call
+	for i := range 8 {
+		if i == 0 {
+			calls = append(calls, call("write", object{"path": "file", "content": "at 0\n"}))
+		} else {
+			calls = append(calls, call("edit", object{"path": "file", "old": fmt.Sprint("at ", i-1), "new": fmt.Sprint("at ", i)}))
+		}
+		calls = append(calls, cat(), cat())
+	}
+	m := script(t, asks(calls...))
+	turnOf(t, loopOf(t, Config{Model: m, Hands: HandsOf(onHost(t, dir))}), Finished)
+	results := m.told(1).Results
+	for i := range 8 {
+		mentions(t, results[3*i+1].Text, fmt.Sprint("at ", i))
+		mentions(t, results[3*i+2].Text, fmt.Sprint("at ", i))
+	}
+}

@@ -345,14 +345,22 @@ func (l *Loop) act(ctx context.Context, t *turn, calls []Call, had []Result, beg
 			results[i] = had[j]
 			continue
 		}
-		wait.Go(func() {
+		do := func() {
 			out, err := l.do(ctx, c, i, begun[c.ID])
 			if err != nil {
 				once.Do(func() { fault = err; cancel() })
 				return
 			}
 			results[i] = out
-		})
+		}
+		// Calls of one message are done at once, but for those that change a file: who asks for a change and a command after
+		// it means them in that order.
+		if !l.registry.changes(c.Name) {
+			wait.Go(do)
+			continue
+		}
+		wait.Wait()
+		do()
 	}
 	wait.Wait()
 	if fault != nil {

@@ -114,6 +114,12 @@ func (r *Registry) tool(name string) Tool {
 	return r.servers[name]
 }
 
+// changes says whether a tool changes a file by itself.
+func (r *Registry) changes(name string) bool {
+	t, ok := r.find(name).(*fileTool)
+	return ok && (t.spec.Name == "write" || t.spec.Name == "edit")
+}
+
 // begin forgets what was denied in the turn before.
 func (r *Registry) begin() {
 	r.mu.Lock()
