@@ -136,6 +136,7 @@ type state struct {
 	homeTaken bool // a volume lies where the agent program's home would be
 
 	saving  sync.Mutex // one capture at a time
+	noting  sync.Mutex // an agent's calls that are done at once may each have something to tell
 	opening sync.Mutex // one sandbox is recorded, and found to have room, at a time
 	last    string     // the tree of the last capture
 	capture *gitbox.Capture
@@ -263,15 +264,6 @@ func (s *state) step(name, title string, f func() error) error {
 		return &failure{name, err}
 	}
 	return nil
-}
-
-func (s *state) note(format string, args ...any) {
-	n := s.Redact.String(fmt.Sprintf(format, args...))
-	s.task.Notes = append(s.task.Notes, n)
-	s.dir.event("note", map[string]any{"text": n})
-	if s.Note != nil {
-		s.Note(n)
-	}
 }
 
 // all does the steps. It sets the task's status for how the command ended, and
