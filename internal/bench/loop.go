@@ -39,26 +39,12 @@ var loopMeasures = []string{loopExec, loopMCP, loopSubs, loopGate, agentTurn}
 
 // loop measures Ravi's own agent loop. Its turn is measured beside those of agent programs.
 func (b *bench) loop(ctx context.Context) error {
-	for _, phase := range []struct {
-		step, measure string
-		do            func(context.Context) error
-	}{
-		{"a command by the agent loop", loopExec, b.loopExecs},
-		{"calls of an MCP server", loopMCP, b.loopMCPs},
-		{fmt.Sprintf("%d sub-agents at once", subsAtOnce), loopSubs, func(ctx context.Context) error { return b.loopSubagents(ctx, subsAtOnce) }},
-		{"what commands would do", loopGate, b.loopGates},
-	} {
-		if !b.want(phase.measure) {
-			continue
-		}
-		if err := b.step(phase.step, func() error { return phase.do(ctx) }); err != nil {
-			return err
-		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-	}
-	return nil
+	return b.phases(ctx,
+		phase{"a command by the agent loop", loopExec, b.loopExecs},
+		phase{"calls of an MCP server", loopMCP, b.loopMCPs},
+		phase{fmt.Sprintf("%d sub-agents at once", subsAtOnce), loopSubs, func(ctx context.Context) error { return b.loopSubagents(ctx, subsAtOnce) }},
+		phase{"what commands would do", loopGate, b.loopGates},
+	)
 }
 
 // ourBox is the built-in backend, without which prepare has failed.

@@ -35,18 +35,26 @@ var modelMeasures = []string{"model_first", "model_streams", agentTurn}
 
 // models measures the model broker and the agent programs.
 func (b *bench) models(ctx context.Context) error {
-	for _, phase := range []struct {
-		step, measure string
-		do            func(context.Context) error
-	}{
-		{"the first byte of a model call", "model_first", b.modelFirst},
-		{fmt.Sprintf("%d streams of a model at once", streamCount), "model_streams", b.modelStreams},
-		{"a turn of agent programs", agentTurn, b.agentTurns},
-	} {
-		if !b.want(phase.measure) {
+	return b.phases(ctx,
+		phase{"the first byte of a model call", "model_first", b.modelFirst},
+		phase{fmt.Sprintf("%d streams of a model at once", streamCount), "model_streams", b.modelStreams},
+		phase{"a turn of agent programs", agentTurn, b.agentTurns},
+	)
+}
+
+// phase is a part of a group of measures: what it says of itself, and the measure that it is for.
+type phase struct {
+	step, measure string
+	do            func(context.Context) error
+}
+
+// phases does those that are wanted.
+func (b *bench) phases(ctx context.Context, all ...phase) error {
+	for _, p := range all {
+		if !b.want(p.measure) {
 			continue
 		}
-		if err := b.step(phase.step, func() error { return phase.do(ctx) }); err != nil {
+		if err := b.step(p.step, func() error { return p.do(ctx) }); err != nil {
 			return err
 		}
 		if ctx.Err() != nil {

@@ -80,31 +80,37 @@ func (s *state) takeContext(ctx context.Context) error {
 	if s.Connect == nil {
 		return nil
 	}
-	keys := contextkey.Keys{Store: s.Store}
-	token, key, err := keys.Issue(ctx, s.Connect.By, contextkey.Request{
+	token, key, slide, err := s.issueKey(ctx, s.Connect.By, contextkey.Request{
 		Label: "run " + s.task.ID, AgentID: s.AgentID, SessionID: s.SessionID, TaskID: s.TaskID, RunID: s.task.ID,
 		Capabilities: holds, Profile: s.Connect.Profile,
 	})
+	s.connected.token, s.connected.keyID, s.connected.slide = token, key.ID, slide // also after an error: it is to be ended
 	if err != nil {
-		return fmt.Errorf("issuing the run's context key: %w", err)
-	}
-	s.connected.token, s.connected.keyID = token, key.ID
-	s.connected.as = access.WithKey(access.Key{ID: key.ID, AgentID: key.AgentID, SessionID: key.SessionID, TaskID: key.TaskID, RunID: s.task.ID, Capabilities: holds, Profile: key.Profile})
-	s.Redact.Add(redact.Pair{Secret: token, Instead: "[the run's context key]", Name: contextKeyName})
-	if err := s.audit.log.Append(ctx, audit.Record{
-		Action: audit.KeyIssue, Object: key.ID, Decision: store.Allowed, Caller: s.Connect.By.Name(), RunID: s.task.ID,
-	}); err != nil {
 		return err
 	}
+	s.connected.as = access.WithKey(access.Key{ID: key.ID, AgentID: key.AgentID, SessionID: key.SessionID, TaskID: key.TaskID, RunID: s.task.ID, Capabilities: holds, Profile: key.Profile})
 	s.dir.event("connected", map[string]any{"key": key.ID, "capabilities": key.Capabilities})
 	s.connected.serve, s.connected.end = s.Connect.Serve(s.task.ID)
-	s.connected.slide = begin(context.WithoutCancel(ctx), contextkey.SlideEvery, func(ctx context.Context) {
+	return nil
+}
+
+// issueKey makes a key of the run's, takes it out of all that the run writes, and extends it until slide ends. With an error
+// there is a key if it has an id.
+func (s *state) issueKey(ctx context.Context, by access.Caller, r contextkey.Request) (token string, key store.Key, slide *beat, err error) {
+	keys := contextkey.Keys{Store: s.Store}
+	if token, key, err = keys.Issue(ctx, by, r); err != nil {
+		return "", store.Key{}, nil, fmt.Errorf("issuing the context key of %s: %w", r.Label, err)
+	}
+	s.Redact.Add(redact.Pair{Secret: token, Instead: "[the run's context key]", Name: contextKeyName})
+	if err := s.audit.log.Append(ctx, audit.Record{Action: audit.KeyIssue, Object: key.ID, Decision: store.Allowed, Caller: by.Name(), RunID: s.task.ID}); err != nil {
+		return token, key, nil, err
+	}
+	return token, key, begin(context.WithoutCancel(ctx), contextkey.SlideEvery, func(ctx context.Context) {
 		// Who revoked it meant that; all else may be better the next time.
 		if err := keys.Slide(ctx, key.ID); err != nil && ctx.Err() == nil {
 			s.dir.event("key_not_extended", map[string]any{"error": err.Error()})
 		}
-	})
-	return nil
+	}), nil
 }
 
 // childKey makes a key for a sub-agent of the run: a child of the run's, that holds the same and ends with what end ends,
@@ -113,20 +119,10 @@ func (s *state) childKey(ctx context.Context, label string) (token string, end f
 	if s.connected.keyID == "" {
 		return "", func(context.Context) error { return nil }, nil
 	}
-	keys := contextkey.Keys{Store: s.Store}
-	token, key, err := keys.Issue(ctx, s.connected.as, contextkey.Request{Label: label, RunID: s.task.ID, Capabilities: s.connected.as.Key.Capabilities})
+	token, key, slide, err := s.issueKey(ctx, s.connected.as, contextkey.Request{Label: label, RunID: s.task.ID, Capabilities: s.connected.as.Key.Capabilities})
 	if err != nil {
-		return "", nil, fmt.Errorf("issuing the context key of %s: %w", label, err)
-	}
-	s.Redact.Add(redact.Pair{Secret: token, Instead: "[the run's context key]", Name: contextKeyName})
-	if err := s.audit.log.Append(ctx, audit.Record{Action: audit.KeyIssue, Object: key.ID, Decision: store.Allowed, Caller: s.connected.keyID, RunID: s.task.ID}); err != nil {
 		return "", nil, err
 	}
-	slide := begin(context.WithoutCancel(ctx), contextkey.SlideEvery, func(ctx context.Context) {
-		if err := keys.Slide(ctx, key.ID); err != nil && ctx.Err() == nil {
-			s.dir.event("key_not_extended", map[string]any{"error": err.Error()})
-		}
-	})
 	return token, func(ctx context.Context) error {
 		slide.end()
 		const why = "the sub-agent ended"
