@@ -246,6 +246,11 @@ func (p seenProc) endNow(deadline time.Time) error {
 	return fmt.Errorf("process %d of the sandbox did not end", p.pid)
 }
 
+// emptyLooks is how many looks in a row have to find no member before there is
+// none. A look reads the list first and each process after it: of one that is
+// over by then, the child it made meanwhile stands in no list.
+const emptyLooks = 3
+
 // end ends all members. They are stopped before any is killed: a tree that
 // forks faster than it is killed one by one never ends.
 func (t *tree) end(deadline time.Time) error {
@@ -265,11 +270,19 @@ func (t *tree) end(deadline time.Time) error {
 			break
 		}
 	}
+	empty := 0
 	for wait := time.Millisecond; ; wait = min(2*wait, 20*time.Millisecond) {
 		members, err := t.members()
 		if err != nil {
 			return err
 		}
+		if len(members) == 0 {
+			if empty++; empty == emptyLooks {
+				return nil
+			}
+			continue
+		}
+		empty = 0
 		var errs []error
 		for _, p := range members {
 			if err := p.signal(unix.SIGKILL); err != nil {
@@ -277,8 +290,6 @@ func (t *tree) end(deadline time.Time) error {
 			}
 		}
 		switch {
-		case len(members) == 0:
-			return nil
 		case len(errs) == len(members):
 			return errors.Join(errs...) // nothing is left that can be ended
 		case time.Now().After(deadline):
