@@ -480,6 +480,11 @@ func (s *Sandbox) Close() error {
 		}
 		ctx, cancel := context.WithTimeoutCause(context.Background(), 30*time.Second, errors.New("it did not end within 30 s"))
 		defer cancel()
+		select {
+		case <-s.inst.Ended():
+		default:
+			s.line.hearSoFar(ctx)
+		}
 		s.closeErr = errors.Join(s.inst.Close(ctx), s.debug.leave())
 		s.line.hearTheRest()
 		s.visits.end()
