@@ -38,8 +38,9 @@ func (k *keys) operator() (*jwt.OperatorClaims, error) {
 }
 
 // claimsOf are the signed claims of an account. Nothing passes between accounts: there are no imports and exports, no
-// leaf nodes but the one that the server dials itself, and no streams but in CONTROL.
-func (k *keys) claimsOf(name string, a *account, leaf bool) (*jwt.AccountClaims, string, error) {
+// leaf nodes but the one that the server dials itself, and no streams but in CONTROL, which store nothing while the disk is
+// full.
+func (k *keys) claimsOf(name string, a *account, leaf, full bool) (*jwt.AccountClaims, string, error) {
 	public, err := publicOf(a.Seed, nkeys.PrefixByteAccount)
 	if err != nil {
 		return nil, "", err
@@ -52,7 +53,11 @@ func (k *keys) claimsOf(name string, a *account, leaf bool) (*jwt.AccountClaims,
 		if leaf {
 			claims.Limits.LeafNodeConn = jwt.NoLimit
 		}
-		claims.Limits.JetStreamLimits = jwt.JetStreamLimits{DiskStorage: jwt.NoLimit, Streams: jwt.NoLimit, Consumer: jwt.NoLimit}
+		disk := int64(jwt.NoLimit)
+		if full {
+			disk = 1
+		}
+		claims.Limits.JetStreamLimits = jwt.JetStreamLimits{DiskStorage: disk, Streams: jwt.NoLimit, Consumer: jwt.NoLimit}
 	}
 	claims.Revocations = jwt.RevocationList{}
 	for user, at := range a.Revoked {
@@ -86,7 +91,7 @@ func (k *keys) systemClaims() (public, text string, err error) {
 
 // push tells the running server what an account is now.
 func (s *Server) push(name string, a *account) error {
-	claims, text, err := s.keys.claimsOf(name, a, s.leaf)
+	claims, text, err := s.keys.claimsOf(name, a, s.leaf, s.space.low)
 	if err != nil {
 		return fmt.Errorf("cannot sign the account %s: %w", name, err)
 	}

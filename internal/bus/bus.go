@@ -70,7 +70,7 @@ func refuse(cause error, hint, format string, args ...any) *Error {
 	return &Error{Message: fmt.Sprintf(format, args...), Hint: hint, Err: cause}
 }
 
-// Bus is what the daemon needs of a bus: Server and External have it. It is safe for concurrent use.
+// Bus is what the daemon needs of a bus: Server has it, and Existing. It is safe for concurrent use.
 type Bus interface {
 	// Control is a new connection of the daemon's own in CONTROL, where it may do everything. The caller closes it.
 	Control(ctx context.Context, opts ...nats.Option) (*nats.Conn, error)
@@ -89,6 +89,8 @@ type Bus interface {
 	Trust() Trust
 	// Addrs are the addresses that it listens on, none for an external one.
 	Addrs() []netip.AddrPort
+	// Ready is nil, or why it stores nothing: ErrFull. Who could not publish to a stream asks it.
+	Ready() error
 	Close() error
 }
 

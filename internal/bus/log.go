@@ -1,10 +1,12 @@
 package bus
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -18,6 +20,9 @@ const linesPerSecond = 10
 type logger struct {
 	to *slog.Logger
 
+	// broken says that a stream could not be written, which the server tells nobody in another way.
+	broken atomic.Bool
+
 	mu     sync.Mutex
 	why    string // the first fatal error
 	second int64
@@ -30,7 +35,12 @@ func (l *logger) Tracef(string, ...any)  {}
 
 func (l *logger) Warnf(format string, v ...any) { l.say(slog.LevelWarn, format, v) }
 
-func (l *logger) Errorf(format string, v ...any) { l.say(slog.LevelError, format, v) }
+func (l *logger) Errorf(format string, v ...any) {
+	if strings.Contains(format, "critical write error") {
+		l.broken.Store(true)
+	}
+	l.say(slog.LevelError, format, v)
+}
 
 // Fatalf is a server that cannot go on; it must not end the process.
 func (l *logger) Fatalf(format string, v ...any) {
@@ -59,9 +69,9 @@ func (l *logger) say(level slog.Level, format string, v []any) {
 	l.mu.Unlock()
 	switch {
 	case lines < linesPerSecond:
-		l.to.Log(nil, level, "the bus says", "text", fmt.Sprintf(format, v...))
+		l.to.Log(context.Background(), level, "the bus says", "text", fmt.Sprintf(format, v...))
 	case lines == linesPerSecond:
-		l.to.Log(nil, slog.LevelWarn, "the bus says more in this second, which is left out")
+		l.to.Log(context.Background(), slog.LevelWarn, "the bus says more in this second, which is left out")
 	}
 }
 

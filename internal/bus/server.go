@@ -86,10 +86,15 @@ type Server struct {
 	now   func() time.Time
 	trust Trust
 	addrs []netip.AddrPort
+	// domain is the name of the streams' world, which a hub tells from its own.
+	domain     string
+	lookAtDisk time.Duration
+	stop       context.CancelFunc // of what runs beside the server
 
 	mu     sync.Mutex
 	conns  []*nats.Conn // of the daemon's own
 	closed bool
+	space  space
 	over   sync.WaitGroup
 }
 
@@ -103,12 +108,29 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if err := ourFolder(o.Dir); err != nil {
 		return nil, err
 	}
-	s := &Server{opts: o, leaf: o.Leaf != nil, now: time.Now, log: &logger{to: o.Log}}
-	err := s.start(ctx)
-	if err != nil {
-		return nil, errors.Join(err, s.Close())
+	s := newServer(o)
+	if err := s.begin(ctx); err != nil {
+		return nil, err
 	}
 	return s, nil
+}
+
+func newServer(o Options) *Server {
+	return &Server{opts: o, leaf: o.Leaf != nil, now: time.Now, log: &logger{to: o.Log}, lookAtDisk: diskEvery}
+}
+
+// begin starts it, and closes what was started if that fails.
+func (s *Server) begin(ctx context.Context) error {
+	beside, stop := context.WithCancel(context.Background())
+	s.stop = stop
+	if err := s.start(ctx); err != nil {
+		return errors.Join(err, s.Close())
+	}
+	if err := s.lookDisk(); err != nil {
+		return errors.Join(err, s.Close())
+	}
+	s.over.Go(func() { s.watchDisk(beside) })
+	return nil
 }
 
 func (s *Server) start(ctx context.Context) error {
@@ -282,7 +304,7 @@ func (s *Server) natsOptions() (*server.Options, error) {
 		if name == "" {
 			label = "CONTROL"
 		}
-		claims, text, err := s.keys.claimsOf(label, s.keys.account(name), s.leaf)
+		claims, text, err := s.keys.claimsOf(label, s.keys.account(name), s.leaf, false)
 		if err != nil {
 			return nil, fmt.Errorf("cannot sign an account: %w", err)
 		}
@@ -296,11 +318,12 @@ func (s *Server) natsOptions() (*server.Options, error) {
 	if host == "localhost" {
 		host = "127.0.0.1"
 	}
+	s.domain = "ravi-" + short
 	no := &server.Options{
-		ServerName: "ravi-" + short, Host: host, Port: anyPort(o.Port), NoSigs: true,
+		ServerName: s.domain, Host: host, Port: anyPort(o.Port), NoSigs: true,
 		TrustedOperators: []*jwt.OperatorClaims{operator}, SystemAccount: operator.SystemAccount, AccountResolver: accounts,
 		JetStream: true, StoreDir: o.Dir, JetStreamMaxStore: o.MaxStore, JetStreamMaxMemory: maxMemory,
-		JetStreamDomain: "ravi-" + short, DisableJetStreamBanner: true,
+		JetStreamDomain: s.domain, DisableJetStreamBanner: true,
 		MaxConn: maxConns, MaxPayload: maxPayload, MaxPending: maxPending,
 		AuthTimeout: 5, TLSTimeout: 5, PingInterval: 20 * time.Second, MaxPingsOut: 2, MaxTracedMsgLen: 1,
 	}
@@ -452,6 +475,7 @@ func (s *Server) Close() error {
 	conns := s.conns
 	s.conns = nil
 	s.mu.Unlock()
+	s.stop()
 	for _, nc := range conns {
 		nc.Close()
 	}
