@@ -19,6 +19,9 @@ import (
 	"time"
 )
 
+// caKeyFile is the key of the authority, which is needed to make certificates only.
+const caKeyFile = "ca-key.pem"
+
 // The lives of what MakeTLS makes.
 const (
 	caLife   = 10 * 365 * 24 * time.Hour
@@ -41,7 +44,7 @@ func MakeTLS(dir string, hosts []string) (TLS, error) {
 	if err != nil {
 		return TLS{}, err
 	}
-	ca, caKey, err := authority(out.CA, filepath.Join(folder, "ca-key.pem"))
+	ca, caKey, err := authority(out.CA, filepath.Join(folder, caKeyFile))
 	if err != nil {
 		return TLS{}, err
 	}
