@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/base64"
@@ -392,17 +393,32 @@ func TestRefusedCredentials(t *testing.T) {
 		}
 	}
 	for name, opts := range map[string][]nats.Option{
-		"nothing":    nil,
-		"a name":     {nats.UserInfo("control", "control")},
-		"a token":    {nats.Token("x")},
-		"no key":     {nats.UserJWT(func() (string, error) { return good.JWT, nil }, func([]byte) ([]byte, error) { return nil, nil })},
-		"in process": {nats.InProcessServer(s.ns)},
+		"nothing": nil,
+		"a name":  {nats.UserInfo("control", "control")},
+		"a token": {nats.Token("x")},
+		"no key":  {nats.UserJWT(func() (string, error) { return good.JWT, nil }, func([]byte) ([]byte, error) { return nil, nil })},
 	} {
-		nc, err := nats.Connect(s.URL(), append(opts, nats.NoReconnect(), nats.Timeout(time.Second))...)
+		nc, err := nats.Connect(s.URL(), append(opts, nats.NoReconnect())...)
 		if err == nil {
 			nc.Close()
 			t.Errorf("%s is enough", name)
 		}
+	}
+	// Being in the same process is no credential.
+	pipe, err := s.ns.InProcessConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pipe.Close()
+	answers := bufio.NewReader(pipe)
+	if info, err := answers.ReadString('\n'); err != nil || !strings.Contains(info, `"auth_required":true`) {
+		t.Fatal(info, err)
+	}
+	if _, err := pipe.Write([]byte("CONNECT {\"verbose\":true}\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	if answer, err := answers.ReadString('\n'); err != nil || !strings.Contains(answer, "Authorization Violation") {
+		t.Fatal(answer, err)
 	}
 	hostile(t, s, good) // and this one is taken
 }
