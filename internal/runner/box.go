@@ -20,7 +20,7 @@ import (
 func (s *served) create(ctx context.Context, c net.Conn, in *bufio.Reader, spec *remote.Spec) {
 	if s.once.Swap(true) || spec == nil {
 		_ = remote.WriteLine(c, remote.Failed(refuse("a session has one sandbox")))
-		s.cancel(errOver)
+		s.cancel(errNonsense)
 		return
 	}
 	close(s.asked)
@@ -89,7 +89,10 @@ func (s *served) lastWords(ctx context.Context) {
 // bye waits until home has heard what was said last and ends the session, and then ends it in any case.
 func (s *served) bye(ctx context.Context) {
 	wait := byeTime
-	if ctx.Err() != nil {
+	switch {
+	case errors.Is(context.Cause(ctx), errNonsense):
+		wait = 0
+	case ctx.Err() != nil:
 		wait = lastTime
 	}
 	select {

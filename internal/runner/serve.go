@@ -28,6 +28,8 @@ const (
 var (
 	errOver    = errors.New("the session is over")
 	errTooLate = errors.New("no sandbox was asked for in time")
+	// errNonsense is of a session that did not keep to the protocol.
+	errNonsense = errors.New("what the session says makes no sense")
 )
 
 // served is a session that is served.
@@ -114,6 +116,11 @@ func (s *served) stream(ctx context.Context, c net.Conn) {
 	_ = c.SetReadDeadline(time.Now().Add(headTime))
 	var head remote.Head
 	if err := remote.ReadLine(in, remote.MaxHead, &head); err != nil {
+		// Who gave up before a line was whole does no harm. What is no line at all comes from no home of ours.
+		if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) && !isNet(err) {
+			s.log.Warn("a session ends, since what it says makes no sense", "error", err)
+			s.cancel(errNonsense)
+		}
 		return
 	}
 	_ = c.SetReadDeadline(time.Time{})
@@ -143,6 +150,12 @@ func (s *served) stream(ctx context.Context, c net.Conn) {
 		defer stop()
 		_ = remote.WriteLine(c, s.answer(ctx, head)) // who is gone misses nothing
 	}
+}
+
+// isNet says whether an error is the connection's.
+func isNet(err error) bool {
+	var ne net.Error
+	return errors.As(err, &ne)
 }
 
 // answer does what is asked.

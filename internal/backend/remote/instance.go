@@ -234,28 +234,27 @@ func (i *instance) End() keeper.Reply {
 // PID is this process: the sandbox is there no longer than that.
 func (i *instance) PID() int { return os.Getpid() }
 
-// Close ends the sandbox. If the runner does not say that it has ended, the session ends, and the sandbox with that.
+// Close ends the sandbox. If the runner does not say that it has ended, the session ends, and the sandbox with that; that
+// is an error unless it was the runner that went away.
 func (i *instance) Close(ctx context.Context) error {
-	c, err := i.stream(ctx, Head{Kind: KindEnd})
-	if err == nil {
+	var late error
+	if c, err := i.stream(ctx, Head{Kind: KindEnd}); err == nil {
 		defer c.Close()
 		select {
 		case <-i.ended:
 		case <-ctx.Done():
-			err = fmt.Errorf("waiting for the runner to end the sandbox: %w", context.Cause(ctx))
+			late = fmt.Errorf("waiting for the runner to end the sandbox: %w", context.Cause(ctx))
 		}
+	} else if ctx.Err() != nil {
+		late = err
 	}
 	i.session.Close()
 	i.control.Close()
 	<-i.ended
-	switch end := i.End(); {
-	case end.Reason == keeper.ReasonRunner || errors.Is(err, keeper.ErrGone) || errors.Is(err, ErrLost):
-		// It was over before. What the runner leaves behind it removes itself.
-		return nil
-	case err == nil && end.Error != "":
+	if end := i.End(); late == nil && end.Error != "" {
 		return errors.New(end.Error)
 	}
-	return err
+	return late
 }
 
 // Detach lets go of the sandbox, which the runner then ends.
