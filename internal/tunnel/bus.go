@@ -41,14 +41,16 @@ func (b natsBus) publish(subject string, packet []byte) error {
 	}
 	err := b.Publish(subject, packet)
 	switch {
-	case err == nil, errors.Is(err, nats.ErrMaxPayload): // the bus is another one since: the packet is lost, the next is smaller
-		return nil
 	case errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrConnectionDraining):
 		return ErrBusDown
-	case errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrConnectionReconnecting), !b.IsConnected():
+	case errors.Is(err, nats.ErrBadSubject):
+		return fmt.Errorf("cannot send on the tunnel: %w", err)
+	case errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrConnectionReconnecting):
 		return errDown
 	}
-	return fmt.Errorf("cannot send on the tunnel: %w", err)
+	// What is left is a socket that broke, which NATS finds out next, or a new server that takes smaller packets. The
+	// packet is lost, and whoever sent it is prepared for that.
+	return nil
 }
 
 func (b natsBus) subscribe(subject string, take func(string, []byte)) (func() error, error) {

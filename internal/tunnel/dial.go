@@ -46,7 +46,8 @@ func parseName(down string) (Name, error) {
 	}
 	try, err := strconv.Atoi(parts[3])
 	n := Name{Runner: parts[1], RunID: parts[2], Try: try}
-	if again, _ := n.Subjects(); err != nil || try < 0 || again != down || len(down) > maxBox/2 || strings.ContainsAny(down, "*> \t\r\n") {
+	if again, _ := n.Subjects(); err != nil || try < 0 || again != down || len(down) > maxBox/2 || n.Runner == "" || n.RunID == "" ||
+		strings.ContainsAny(down, "*> \t\r\n") {
 		return Name{}, fmt.Errorf("%.100q is no subject of a tunnel", down)
 	}
 	return n, nil
@@ -186,7 +187,7 @@ func (d *dialer) stop() (err error) {
 
 // begin does the handshake.
 func (d *dialer) begin(ctx context.Context, name Name, o options) (*Session, error) {
-	pause := leastWait
+	begun, pause := time.Now(), leastWait
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -210,7 +211,7 @@ func (d *dialer) begin(ctx context.Context, name Name, o options) (*Session, err
 			case !a.accepted:
 				return nil, fmt.Errorf("runner %s: %w", name.Runner, ErrBusy)
 			}
-			return d.confirm(ctx, name, a, o)
+			return d.confirm(ctx, name, a, o, time.Since(begun))
 		}
 		if err := d.bus.publish(d.hello.name, d.hello.packet); err != nil && !errors.Is(err, errDown) {
 			return nil, err
@@ -220,10 +221,11 @@ func (d *dialer) begin(ctx context.Context, name Name, o options) (*Session, err
 	}
 }
 
-// confirm waits until the other end has the session too.
-func (d *dialer) confirm(ctx context.Context, name Name, a *agreed, o options) (*Session, error) {
+// confirm waits until the other end has the session too. took is how long the answer to the hello took at most.
+func (d *dialer) confirm(ctx context.Context, name Name, a *agreed, o options, took time.Duration) (*Session, error) {
 	down, up := name.Subjects()
 	c := newConn(d.bus, down, up, a, o)
+	c.rtt.add(took)
 	d.conn.Store(c)
 	go c.run()
 	select {

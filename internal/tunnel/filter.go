@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"net"
 	"sync"
 )
 
@@ -26,7 +25,7 @@ const (
 // looks to a stream's reader like the end that its writer made; so the filter notes the ends that came. And yamux answers
 // a ping in a goroutine of its own, so who pings and does not read would make any number of them; we send none.
 type filter struct {
-	net.Conn
+	io.ReadWriteCloser
 	fail func(error)
 
 	body  uint32 // what is left of the data of a frame
@@ -37,8 +36,8 @@ type filter struct {
 	ends map[uint32]struct{} // streams whose writer ended them
 }
 
-func newFilter(c net.Conn, fail func(error)) *filter {
-	return &filter{Conn: c, fail: fail, ends: map[uint32]struct{}{}}
+func newFilter(c io.ReadWriteCloser, fail func(error)) *filter {
+	return &filter{ReadWriteCloser: c, fail: fail, ends: map[uint32]struct{}{}}
 }
 
 func (f *filter) Read(p []byte) (int, error) {
@@ -46,7 +45,7 @@ func (f *filter) Read(p []byte) (int, error) {
 		return 0, nil
 	}
 	if len(f.ready) == 0 && f.body == 0 {
-		if _, err := io.ReadFull(f.Conn, f.head[:]); err != nil {
+		if _, err := io.ReadFull(f.ReadWriteCloser, f.head[:]); err != nil {
 			return 0, err
 		}
 		if err := f.check(); err != nil {
@@ -60,7 +59,7 @@ func (f *filter) Read(p []byte) (int, error) {
 		f.ready = f.ready[n:]
 		return n, nil
 	}
-	n, err := f.Conn.Read(p[:min(len(p), int(f.body))])
+	n, err := f.ReadWriteCloser.Read(p[:min(len(p), int(f.body))])
 	f.body -= uint32(n)
 	return n, err
 }

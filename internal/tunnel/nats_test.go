@@ -90,7 +90,6 @@ type cable struct {
 	cut   bool          // connections end, and no new ones begin
 	hang  bool          // nothing passes, and nobody is told
 	conns map[net.Conn]struct{}
-	bytes int64
 }
 
 func newCable(t testing.TB, to string) *cable {
@@ -151,7 +150,6 @@ func (c *cable) copy(to, from net.Conn) {
 			<-wait
 			c.mu.Lock()
 		}
-		c.bytes += int64(n)
 		c.mu.Unlock()
 		if _, err := to.Write(buf[:n]); err != nil {
 			return
@@ -170,22 +168,6 @@ func (c *cable) set(cut, hang bool) {
 			_ = conn.Close()
 		}
 		clear(c.conns)
-	}
-}
-
-// carried waits until n more bytes went through the cable.
-func (c *cable) carried(n int64) {
-	c.mu.Lock()
-	from := c.bytes
-	c.mu.Unlock()
-	for {
-		c.mu.Lock()
-		now := c.bytes
-		c.mu.Unlock()
-		if now-from >= n {
-			return
-		}
-		time.Sleep(time.Millisecond)
 	}
 }
 
