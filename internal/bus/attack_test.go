@@ -465,7 +465,7 @@ func TestExpiryCuts(t *testing.T) {
 func TestOldAccountClaims(t *testing.T) {
 	s := start(t, options(t))
 	c := issue(t, s, guest("acme", run1))
-	_, old, err := s.keys.claimsOf("acme", s.keys.account("acme"), false, false)
+	_, old, err := s.keys.claimsOf("acme", s.keys.account("acme"), shape{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -58,13 +58,18 @@ func TestExposureNeedsTLS(t *testing.T) {
 	}
 }
 
+func makeTLS(t *testing.T, o Options, hosts []string) (TLS, error) {
+	t.Helper()
+	return MakeTLS(t.Context(), o.Home, o.Dir, hosts)
+}
+
 func TestTLS(t *testing.T) {
 	o := options(t)
-	made, err := MakeTLS(o.Dir, []string{"bus.example.com", "192.0.2.7"})
+	made, err := makeTLS(t, o, []string{"bus.example.com", "192.0.2.7"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Host, o.TLS = "0.0.0.0", &made
+	o.Host, o.TLS = "0.0.0.0", &TLS{Cert: made.Cert, Key: made.Key} // its authority is known
 	s := start(t, o)
 	c := issue(t, s, guest("acme", run1))
 	seen := everything(t, warden(t, s, "acme"))
@@ -109,7 +114,7 @@ func TestTLS(t *testing.T) {
 // A certificate that is made anew is used without a restart.
 func TestTLSIsReadAgain(t *testing.T) {
 	o := options(t)
-	made, err := MakeTLS(o.Dir, []string{"one.example.com"})
+	made, err := makeTLS(t, o, []string{"one.example.com"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +131,7 @@ func TestTLSIsReadAgain(t *testing.T) {
 	if err := as("one.example.com"); err != nil {
 		t.Fatal(err)
 	}
-	again, err := MakeTLS(o.Dir, []string{"two.example.com"})
+	again, err := makeTLS(t, o, []string{"two.example.com"})
 	if err != nil || again != made {
 		t.Fatal(again, err)
 	}
@@ -134,13 +139,14 @@ func TestTLSIsReadAgain(t *testing.T) {
 }
 
 func TestMakeTLSRefuses(t *testing.T) {
-	dir := options(t).Dir
+	o := options(t)
+	dir := o.Dir
 	for _, hosts := range [][]string{nil, {""}, {"a b"}, {"*"}, {"-x"}, {"https://x"}, {"x:4222"}, {"a..b"}} {
-		if _, err := MakeTLS(dir, hosts); !errors.Is(err, ErrTLS) {
+		if _, err := MakeTLS(t.Context(), o.Home, dir, hosts); !errors.Is(err, ErrTLS) {
 			t.Errorf("%q: %v", hosts, err)
 		}
 	}
-	made, err := MakeTLS(dir, []string{"a.example.com", "*.example.com"})
+	made, err := makeTLS(t, o, []string{"a.example.com", "*.example.com"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +163,7 @@ func TestMakeTLSRefuses(t *testing.T) {
 	if err := os.Remove(filepath.Join(filepath.Dir(made.CA), caKeyFile)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := MakeTLS(dir, []string{"a.example.com"}); !errors.Is(err, ErrTLS) {
+	if _, err := MakeTLS(t.Context(), o.Home, dir, []string{"a.example.com"}); !errors.Is(err, ErrTLS) {
 		t.Error(err)
 	}
 	if after, err := os.ReadFile(made.CA); err != nil || !bytes.Equal(before, after) {
@@ -187,7 +193,7 @@ func TestAllowFrom(t *testing.T) {
 		t.Error("what is no address is let in")
 	}
 	// It stands before the certificate, so no handshake is done with who is not on it, a resumed one included.
-	made, err := MakeTLS(options(t).Dir, []string{"a.example.com"})
+	made, err := makeTLS(t, options(t), []string{"a.example.com"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +226,7 @@ func wsURL(s *Server) string {
 
 func TestWebSocket(t *testing.T) {
 	o := options(t)
-	made, err := MakeTLS(o.Dir, []string{"bus.example.com"})
+	made, err := makeTLS(t, o, []string{"bus.example.com"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -396,7 +402,7 @@ func TestPortInUse(t *testing.T) {
 		start(t, options(t)) // nothing is left over that would be in the way
 	}
 	o := options(t)
-	made, err := MakeTLS(o.Dir, []string{"192.0.2.7"})
+	made, err := makeTLS(t, o, []string{"192.0.2.7"})
 	if err != nil {
 		t.Fatal(err)
 	}

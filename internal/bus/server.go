@@ -141,6 +141,11 @@ func (s *Server) start(ctx context.Context) error {
 	if s.keys, err = openKeys(ctx, s.opts.Home, s.opts.Dir); err != nil {
 		return err
 	}
+	if s.leaf {
+		if err := s.keys.ensureHub(ctx); err != nil {
+			return err
+		}
+	}
 	no, err := s.natsOptions()
 	if err != nil {
 		return err
@@ -206,6 +211,9 @@ func (o *Options) fill() error {
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()
+	}
+	if own := made(o.Dir); o.TLS != nil && o.TLS.CA == "" && o.TLS.Cert == own.Cert {
+		o.TLS = &TLS{Cert: o.TLS.Cert, Key: o.TLS.Key, CA: own.CA}
 	}
 	if o.Port < 0 || o.Port > 65535 {
 		return refuse(ErrOptions, "set bus.port to 1 to 65535, or 0 for any free one", "%d is not a port", o.Port)
@@ -299,12 +307,8 @@ func (s *Server) natsOptions() (*server.Options, error) {
 	if err := store(s.keys.systemClaims()); err != nil {
 		return nil, err
 	}
-	for _, name := range append([]string{""}, s.keys.clients()...) {
-		label := name
-		if name == "" {
-			label = "CONTROL"
-		}
-		claims, text, err := s.keys.claimsOf(label, s.keys.account(name), s.leaf, false)
+	for name, a := range s.keys.accounts() {
+		claims, text, err := s.keys.claimsOf(name, a, shape{leaf: s.leaf})
 		if err != nil {
 			return nil, fmt.Errorf("cannot sign an account: %w", err)
 		}

@@ -18,7 +18,7 @@ import (
 // TLS is the certificate of the bus: paths of PEM files. They are read again when they change.
 type TLS struct {
 	Cert, Key string
-	// CA is the authority that signed Cert, where it is not one of those that systems have.
+	// CA is the authority that signed Cert, where it is not one of those that systems have. What MakeTLS made has its own.
 	CA string
 }
 
