@@ -146,6 +146,13 @@ func (c *conn) reason() error {
 	return c.err
 }
 
+// peerEnded says whether the other end closed its half.
+func (c *conn) peerEnded() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.rcvFin
+}
+
 // receive takes a packet, which becomes the connection's. It never waits for a reader.
 func (c *conn) receive(packet []byte) {
 	c.opening.Lock()

@@ -3,6 +3,7 @@ package tunnel
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 )
 
@@ -16,6 +17,8 @@ const (
 	leastWait = 200 * time.Millisecond
 	mostWait  = 4 * time.Second
 )
+
+var packets = sync.Pool{New: func() any { return new([maxPacket]byte) }}
 
 // estimate is how long an answer takes, as TCP reckons it (RFC 6298).
 type estimate struct{ mean, deviation time.Duration }
@@ -113,23 +116,25 @@ func (c *conn) until(now time.Time, times ...time.Time) time.Duration {
 // run sends until the connection ends.
 func (c *conn) run() {
 	defer close(c.done)
-	packet := make([]byte, 0, maxPacket)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+	packet := packets.Get().(*[maxPacket]byte) // held only while there is something to send
 	for {
 		frame, counter, ups, wait := c.next(packet[:0])
-		if frame == nil && wait < 0 {
-			return
-		}
 		if frame != nil {
 			c.publish(c.out.seal(frame, counter), ups)
 			continue
+		}
+		packets.Put(packet)
+		if wait < 0 {
+			return
 		}
 		timer.Reset(wait)
 		select {
 		case <-c.kicked:
 		case <-timer.C:
 		}
+		packet = packets.Get().(*[maxPacket]byte)
 	}
 }
 

@@ -122,13 +122,16 @@ func (s *Session) track(f func()) bool {
 func (s *Session) watch() {
 	<-s.mux.CloseChan()
 	cause := s.conn.reason()
+	ours := cause == nil || errors.Is(cause, ErrClosed) // yamux closes the connection whatever it quits for
 	s.mu.Lock()
 	switch {
 	case s.broken != nil:
 		cause = s.broken
-	case s.closing && (cause == nil || errors.Is(cause, ErrPeerClosed)):
+	case s.closing && (ours || errors.Is(cause, ErrPeerClosed)):
 		cause = ErrClosed
-	case cause == nil:
+	case ours && s.conn.peerEnded():
+		cause = ErrPeerClosed
+	case ours:
 		cause = fmt.Errorf("%w: its streams make no sense", ErrProtocol)
 	}
 	s.cause = cause
