@@ -272,6 +272,9 @@ func TestLeaf(t *testing.T) {
 			t.Error("the hub sees", m.Subject)
 		}
 	}
+	if v, err := s.View(); err != nil || v.Hub != h.leaf || !v.HubJoined {
+		t.Errorf("%+v %v", v, err)
+	}
 	stream, err := js.Stream(t.Context(), "WORK")
 	if err != nil {
 		t.Fatal(err)

@@ -113,6 +113,7 @@ func (s *Server) addTLS(no *server.Options) error {
 	if err := c.load(); err != nil {
 		return err
 	}
+	s.cert = c
 	no.TLSConfig = &tls.Config{
 		MinVersion: tls.VersionTLS13, GetCertificate: c.get,
 		// Whoever resumes is asked for no certificate, and so not where they come from.
