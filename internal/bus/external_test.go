@@ -23,6 +23,8 @@ type hub struct {
 	key         string // a signing key of the account
 	creds       string // a file
 	accountSeed string
+	run         func() // starts it
+	stop        func()
 }
 
 func startHub(t *testing.T) hub {
@@ -61,23 +63,30 @@ func startHub(t *testing.T) hub {
 	if claims, err = jwt.DecodeOperatorClaims(text); err != nil {
 		t.Fatal(err)
 	}
-	o := &server.Options{
+	base := server.Options{
 		ServerName: "hub", Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true, TrustedOperators: []*jwt.OperatorClaims{claims}, SystemAccount: system, AccountResolver: accounts,
 		JetStream: true, JetStreamMaxStore: 1 << 30, JetStreamMaxMemory: 1 << 20, JetStreamDomain: "hub", StoreDir: t.TempDir(), LeafNode: server.LeafNodeOpts{Host: "127.0.0.1", Port: -1},
 	}
-	ns, err := server.NewServer(o)
-	if err != nil {
-		t.Fatal(err)
+	var ns *server.Server
+	h.run = func() {
+		o := base
+		var err error
+		if ns, err = server.NewServer(&o); err != nil {
+			t.Fatal(err)
+		}
+		ns.Start()
+		if !ns.ReadyForConnections(10 * time.Second) {
+			t.Fatal("the hub did not start")
+		}
+		base.Port, base.LeafNode.Port = o.Port, o.LeafNode.Port // the same ones the next time
 	}
-	ns.Start()
-	t.Cleanup(func() {
+	h.stop = func() {
 		ns.Shutdown()
 		ns.WaitForShutdown()
-	})
-	if !ns.ReadyForConnections(10 * time.Second) {
-		t.Fatal("the hub did not start")
 	}
-	h.url, h.leaf = ns.ClientURL(), fmt.Sprintf("nats://127.0.0.1:%d", o.LeafNode.Port)
+	h.run()
+	t.Cleanup(h.stop)
+	h.url, h.leaf = ns.ClientURL(), fmt.Sprintf("nats://127.0.0.1:%d", base.LeafNode.Port)
 	h.creds = filepath.Join(t.TempDir(), "hub.creds")
 	if err := signedBy(t, accountSeed, "").WriteFile(h.creds); err != nil {
 		t.Fatal(err)
@@ -289,6 +298,59 @@ func TestLeaf(t *testing.T) {
 	}
 	flush(t, there)
 	nothing(t, acme)
+}
+
+// Each end may be started anew: the runners that are there are heard of again.
+func TestLeafAfterRestarts(t *testing.T) {
+	h := startHub(t)
+	o := options(t)
+	o.Leaf = &Leaf{URL: h.leaf, CredsFile: h.creds}
+	s := start(t, o)
+	if _, err := workStream(t, s).Publish(t.Context(), "work.acme.1", []byte("kept")); err != nil {
+		t.Fatal(err)
+	}
+	heard := func() {
+		t.Helper()
+		status := subscribe(t, control(t, s), "runner.*.status")
+		there := h.connect(t)
+		until(t, func() error {
+			if err := there.Publish("runner.far.status", nil); err != nil {
+				return err
+			}
+			_, err := status.NextMsg(50 * time.Millisecond)
+			return err
+		})
+	}
+	heard()
+	h.stop()
+	until(t, func() error {
+		if v, err := s.View(); err != nil || v.HubJoined {
+			return fmt.Errorf("%+v %w", v, err)
+		}
+		return nil
+	})
+	h.run()
+	heard()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = start(t, o)
+	heard()
+	// The bus starts while there is no hub, and has its work.
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	h.stop()
+	s = start(t, o)
+	js, err := jetstream.New(control(t, s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, err := js.Stream(t.Context(), "WORK"); err != nil || m.CachedInfo().State.Msgs != 1 {
+		t.Fatal(m, err)
+	}
+	h.run()
+	heard()
 }
 
 func TestLeafNeedsACredential(t *testing.T) {

@@ -13,9 +13,11 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -95,6 +97,33 @@ func TestTLS(t *testing.T) {
 		if err := f(); !errors.Is(err, ErrTLS) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	// Nothing is resumed: who is allowed is asked at the certificate, which a resumed session has none of.
+	trust, err := s.Trust().config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	trust.ClientSessionCache = tls.NewLRUClientSessionCache(1)
+	for range 2 {
+		conn, err := net.Dial("tcp", host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for b := []byte{0}; b[0] != '\n'; {
+			if _, err := conn.Read(b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		secured := tls.Client(conn, trust)
+		if err := secured.Handshake(); err != nil {
+			t.Fatal(err)
+		}
+		_ = secured.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+		_, _ = secured.Read(make([]byte, 1)) // tickets come with the first bytes
+		if secured.ConnectionState().DidResume {
+			t.Error("a session was resumed")
+		}
+		secured.Close()
 	}
 	// Without TLS nobody gets as far as to say who they are.
 	if _, err := nats.Connect("nats://"+host, nats.UserJWTAndSeed(c.JWT, c.Seed.Reveal()), nats.TLSHandshakeFirst(), nats.NoReconnect()); err == nil {
@@ -456,6 +485,13 @@ func TestFolderIsOurs(t *testing.T) {
 	for _, seed := range []string{s.keys.doc.Operator, s.keys.doc.Control.Seed, s.keys.doc.Clients["acme"].Seed, s.keys.doc.Curve} {
 		if bytes.Contains(raw, []byte(seed)) {
 			t.Error("a seed stands in the file")
+		}
+	}
+	if os.Geteuid() == 0 {
+		ls := exec.Command("/bin/ls", o.Dir)
+		ls.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		if out, err := ls.CombinedOutput(); err == nil || !strings.Contains(string(out), "ermission denied") {
+			t.Errorf("another user looks into it: %s %v", out, err)
 		}
 	}
 	if err := s.Close(); err != nil {

@@ -27,7 +27,7 @@ const (
 	defaultStore = 1 << 30
 	maxMemory    = 16 << 20 // bytes of streams in memory, which no account may have
 	maxConns     = 4096
-	maxPending   = 16 << 20 // bytes that wait for one slow reader before its connection is cut
+	maxPending   = 64 << 20 // bytes that wait for one slow reader before its connection is cut
 	maxPayload   = 1 << 20  // bytes of a message
 	startWithin  = 20 * time.Second
 )
