@@ -230,8 +230,15 @@ func serveDaemon(ctx context.Context, env *command.Env, drain time.Duration, kee
 	boxes := &daemon.Sandboxes{Home: o.Home, Store: o.Store, AuditHead: head, Vault: func() (*secret.Store, error) { return secretStore(env) }, Log: o.Log}
 	o.Boxes = boxes
 	writer := audit.NewWriter(audit.Log{Store: o.Store, Head: head})
-	d := daemon.New(o)
 	s := newGateway(env, o.Home, o.Store, writer, scrub.Now)
+	file, err := env.Config()
+	if err != nil {
+		return err
+	}
+	if !file.Bus.Off() {
+		o.Bus = &daemonBus{home: o.Home, file: file, st: o.Store, log: o.Log, newEnv: s.NewEnv}
+	}
+	d := daemon.New(o)
 	s.Table = newTable(parts{newSweeper: newSweeper, register: program().register, daemon: d, boxes: boxes})
 	return errors.Join(daemonError(o.Home, d.Run(ctx, s.Handler(contextkey.Wire{}))), writer.Close())
 }

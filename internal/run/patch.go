@@ -245,7 +245,7 @@ func (s *state) finish(ctx context.Context) error {
 	t := s.task
 	s.suggest()
 	now := store.Now()
-	t.EndedAt = &now
+	t.EndedAt, t.Answer = &now, cut(s.answer, mostAnswer)
 	s.dir.event("ended", map[string]any{"status": t.Status, "exit_code": t.ExitCode, "reason": t.Reason, "error": t.Error})
 	errs := []error{s.dir.writeTask(t), s.endTask(ctx)}
 	_, err := s.Store.UpdateRun(ctx, t.ID, func(r *store.Run) error {

@@ -141,6 +141,7 @@ type state struct {
 	last    string     // the tree of the last capture
 	capture *gitbox.Capture
 	secrets []string // that its patch holds
+	answer  string   // what the agent said last
 }
 
 // Run does one run. The Task is there even with an error, once the run was
