@@ -93,6 +93,7 @@ func newTable(parts parts) *command.Table {
 	addContextSnapshot(t)
 	addMCP(t)
 	addUsage(t)
+	addDoctor(t)
 	for _, register := range parts.register {
 		register(t)
 	}
