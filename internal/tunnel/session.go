@@ -173,7 +173,12 @@ func (s *Session) Close() error {
 	s.closing = true
 	s.mu.Unlock()
 	_ = s.mux.Close()
-	<-s.gone
+	late := time.NewTimer(2 * linger)
+	defer late.Stop()
+	select {
+	case <-s.gone:
+	case <-late.C: // a bus whose socket is stuck: what is left goes with it
+	}
 	return nil
 }
 
@@ -259,7 +264,7 @@ func (s *Session) pump() {
 }
 
 func (s *Session) add(y *yamux.Stream, ours bool) *Stream {
-	st := &Stream{session: s, y: y, id: y.StreamID(), ours: ours}
+	st := &Stream{session: s, y: y, id: y.StreamID(), ours: ours, writing: make(chan struct{}, 1), late: alarm{c: make(chan struct{})}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.streams[st.id] = st
