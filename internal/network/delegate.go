@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 
+	"ravi/internal/network/intercept"
 	"ravi/internal/network/policy"
 )
 
@@ -38,6 +39,12 @@ func (g *Gateway) handOver(ctx context.Context, guest net.Conn, f *flow) {
 		}
 	}
 	g.proxy.Pass(ctx, guest, f.target(), f.port, open)
+}
+
+// Limit bounds the requests that are under way at once, and the bytes of a head. It is for a gateway that is not in a process
+// of its own, which would be bounded as a whole. It must be called before anything is served.
+func (g *Gateway) Limit(requests, headerBytes int) {
+	g.proxy.Limits = intercept.Limits{Requests: requests, HeaderBytes: headerBytes}
 }
 
 // Authority is the certificate, as PEM, of the authority with which the gateway ends TLS.

@@ -50,6 +50,12 @@ type Outlet struct {
 	err     error
 }
 
+// What this process holds for a guest at once is bounded: requests, and bytes of the head of each.
+const (
+	mostRequests = 256
+	mostHead     = 256 << 10
+)
+
 // orders are what the dialer goes by.
 type orders struct {
 	policy   policy.Effective
@@ -78,6 +84,7 @@ func New(o Options) (*Outlet, error) {
 		answers.Close()
 		return nil, err
 	}
+	out.gateway.Limit(mostRequests, mostHead)
 	server := out.server(o.lookup)
 	out.work.Go(func() {
 		defer answers.Close()
