@@ -10,8 +10,8 @@ import (
 	"github.com/nats-io/nkeys"
 )
 
-// clientConns is the most connections of one client's guests together.
-const clientConns = 1024
+// clientConns is the most connections of one client's guests together, so that none can take all that there are.
+const clientConns = 512
 
 // signedOperator is the operator's claims.
 func (k *keys) operator() (*jwt.OperatorClaims, error) {

@@ -540,6 +540,23 @@ func TestNothingSecretIsLogged(t *testing.T) {
 	}
 }
 
+// Whoever knocks without end fills no disk with lines about it.
+func TestLogHasABound(t *testing.T) {
+	var log lockedBuffer
+	l := &logger{to: slog.New(slog.NewTextHandler(&log, nil))}
+	began := time.Now()
+	for i := range 100_000 {
+		l.Errorf("authentication error %d", i)
+	}
+	seconds := int(time.Since(began)/time.Second) + 2
+	if n := strings.Count(log.String(), "\n"); n < linesPerSecond || n > seconds*linesPerSecond || !strings.Contains(log.String(), "left out") {
+		t.Errorf("%d lines", n)
+	}
+	if l.broken.Load() {
+		t.Error("a stream is said to be broken")
+	}
+}
+
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer

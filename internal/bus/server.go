@@ -20,16 +20,15 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"ravi/internal/filelock"
-	"ravi/internal/secret"
 )
 
 const (
 	defaultStore = 1 << 30
 	maxMemory    = 16 << 20 // bytes of streams in memory, which no account may have
-	maxConns     = 4096
+	maxConns     = 16384
 	maxPending   = 64 << 20 // bytes that wait for one slow reader before its connection is cut
 	maxPayload   = 1 << 20  // bytes of a message
-	startWithin  = 20 * time.Second
+	startWithin  = 2 * time.Minute // large streams take a while
 )
 
 // Server is the embedded server.
@@ -293,22 +292,7 @@ func (s *Server) own(ctx context.Context, client, name string, opts []nats.Optio
 	if s.closed {
 		return nil, ErrClosed
 	}
-	signer, err := s.signer(ctx, client)
-	if err != nil {
-		return nil, err
-	}
-	seed, err := newSeed(nkeys.PrefixByteUser)
-	if err != nil {
-		return nil, err
-	}
-	user, err := publicOf(seed, nkeys.PrefixByteUser)
-	if err != nil {
-		return nil, err
-	}
-	claims := jwt.NewUserClaims(user)
-	claims.Name = name
-	claims.AllowedConnectionTypes.Add(jwt.ConnectionTypeInProcess)
-	c, err := signer.sign(Credential{User: user, Name: name, Seed: secret.NewValue(seed)}, claims)
+	c, err := s.ownCredential(ctx, client, name)
 	if err != nil {
 		return nil, err
 	}
@@ -324,6 +308,21 @@ func (s *Server) own(ctx context.Context, client, name string, opts []nats.Optio
 	}
 	s.conns = append(slices.DeleteFunc(s.conns, (*nats.Conn).IsClosed), nc)
 	return nc, nil
+}
+
+func (s *Server) ownCredential(ctx context.Context, client, name string) (Credential, error) {
+	signer, err := s.signer(ctx, client)
+	if err != nil {
+		return Credential{}, err
+	}
+	c := Credential{Name: name}
+	if err := c.makeSeeds("", ""); err != nil {
+		return Credential{}, fmt.Errorf("cannot make a credential: %w", err)
+	}
+	claims := jwt.NewUserClaims(c.User)
+	claims.Name = name
+	claims.AllowedConnectionTypes.Add(jwt.ConnectionTypeInProcess)
+	return signer.sign(c, claims)
 }
 
 // Curve is the key pair of the daemon for what is sealed from end to end.
