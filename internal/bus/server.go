@@ -26,8 +26,8 @@ const (
 	defaultStore = 1 << 30
 	maxMemory    = 16 << 20 // bytes of streams in memory, which no account may have
 	maxConns     = 16384
-	maxPending   = 64 << 20 // bytes that wait for one slow reader before its connection is cut
-	maxPayload   = 1 << 20  // bytes of a message
+	maxPending   = 64 << 20        // bytes that wait for one slow reader before its connection is cut
+	maxPayload   = 1 << 20         // bytes of a message
 	startWithin  = 2 * time.Minute // large streams take a while
 )
 
