@@ -239,11 +239,13 @@ func serveDaemon(ctx context.Context, env *command.Env, drain time.Duration, kee
 	if err != nil {
 		return err
 	}
+	var own *daemonBus
 	if !file.Bus.Off() {
-		o.Bus = &daemonBus{home: o.Home, file: file, st: o.Store, log: o.Log, newEnv: s.NewEnv}
+		own = &daemonBus{home: o.Home, file: file, st: o.Store, log: o.Log, newEnv: s.NewEnv}
+		o.Bus = own
 	}
 	d := daemon.New(o)
-	s.Table = newTable(parts{newSweeper: newSweeper, register: program().register, daemon: d, boxes: boxes})
+	s.Table = newTable(parts{newSweeper: newSweeper, register: program().register, daemon: d, boxes: boxes, bus: own})
 	return errors.Join(daemonError(o.Home, d.Run(ctx, s.Handler(contextkey.Wire{}))), writer.Close())
 }
 

@@ -41,6 +41,7 @@ type daemonBus struct {
 
 	bus     bus.Bus
 	control *nats.Conn
+	runners *dispatch.Runners
 	stop    context.CancelFunc
 	over    sync.WaitGroup
 }
@@ -60,8 +61,15 @@ func (d *daemonBus) Start(ctx context.Context) (state daemon.BusState, err error
 	if d.control, err = d.bus.Control(ctx); err != nil {
 		return state, busError(err)
 	}
+	if err = d.applyAllRevoked(ctx); err != nil {
+		return state, busError(err)
+	}
+	if d.runners, err = dispatch.ListenRunners(d.control, d.st, d.log); err != nil {
+		return state, err
+	}
 	disp := dispatch.New(dispatch.Options{
-		Store: d.st, Conn: d.control, Start: d.begin, Reply: replyOf, Runs: localRuns(d.file.Dispatch.Runs), Tries: d.file.Dispatch.Tries, Log: d.log,
+		Store: d.st, Conn: d.control, Start: d.begin, Reply: replyOf, Runs: localRuns(d.file.Dispatch.Runs), Tries: d.file.Dispatch.Tries,
+		Runners: d.runners, Local: d.onlyHere, Over: d.endCredentials, Log: d.log,
 	})
 	ctx, d.stop = context.WithCancel(context.WithoutCancel(ctx))
 	d.over.Go(func() {
@@ -81,6 +89,9 @@ func (d *daemonBus) Stop(context.Context) error {
 	if d.stop != nil {
 		d.stop()
 		d.over.Wait()
+	}
+	if d.runners != nil {
+		_ = d.runners.Close() // its connection is closed next
 	}
 	if d.control != nil {
 		d.control.Close()
@@ -164,7 +175,11 @@ func (d *daemonBus) beginIn(ctx context.Context, env *command.Env, t dispatch.Tr
 	if err != nil {
 		return err
 	}
-	_, err = startRun(ctx, env, work.create(m.Text, t.Work.SessionID), t.RunID, nil)
+	onBus, err := d.orderBus(ctx, t)
+	if err != nil {
+		return err
+	}
+	_, err = startRun(ctx, env, work.create(m.Text, t.Work.SessionID), t.RunID, onBus)
 	return err
 }
 

@@ -127,9 +127,10 @@ type orderBus struct {
 	CA  string `json:"ca,omitempty"` // a file
 	// Credential is its own, as a file of credentials has it.
 	Credential string `json:"credential"`
-	// Runner lends the sandbox, by its name; empty: this machine. Peer is the runner's public key, Key the run's own, and
-	// Try which of the work's it is.
+	// Runner lends the sandbox, and Peer is its public key; empty: this machine. Try tells the tries of the work apart.
 	Runner string `json:"runner,omitempty"`
+	Peer   string `json:"peer,omitempty"`
+	Try    int    `json:"try,omitempty"`
 }
 
 // ownerArg is the argument of a process that does a run by itself.
@@ -338,6 +339,13 @@ func ownRun(ctx context.Context, env *command.Env) error {
 		return notStarted(ctx, st, o.RunID, err)
 	}
 	opts.RunID = o.RunID
+	if o.Bus != nil {
+		leave, err := joinBus(ctx, env, o, &opts)
+		if err != nil {
+			return notStarted(ctx, st, o.RunID, err)
+		}
+		defer leave()
+	}
 	_, err = runs.Run(ctx, opts)
 	return err
 }

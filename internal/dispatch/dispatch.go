@@ -24,6 +24,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"ravi/internal/procid"
+	"ravi/internal/run"
 	"ravi/internal/store"
 )
 
@@ -43,6 +44,10 @@ type Options struct {
 	Free func() int
 	// Runners are those on other machines; may be nil.
 	Runners *Runners
+	// Local says that a runner cannot do a piece of work; nil: each can do all.
+	Local func(ctx context.Context, w store.Work) bool
+	// Over is told that a run is over, whatever came of it; may be nil.
+	Over func(ctx context.Context, runID string) error
 	// Tries is how many tries may come to nothing; 0 is 3.
 	Tries int
 	Log   *slog.Logger
@@ -217,7 +222,7 @@ func (d *Dispatcher) concludeOne(ctx context.Context, w store.Work) error {
 	case !r.Status.Final() || procid.Alive(r.Owner):
 		d.feeds.follow(r)
 		return nil
-	case r.Status == store.RunError && r.Reason == NoRoom:
+	case r.Status == store.RunError && r.Reason == run.ReasonNoRoom:
 		return d.retry(ctx, w, r.Reason, false)
 	case r.Status == store.RunError:
 		return d.retry(ctx, w, r.Reason, true)
@@ -231,23 +236,24 @@ func (d *Dispatcher) concludeOne(ctx context.Context, w store.Work) error {
 		status, reason = store.WorkCanceled, r.Reason
 	}
 	d.feeds.follow(r)
-	d.feeds.finish(r.ID)
+	if err := d.over(ctx, r.ID); err != nil {
+		return err
+	}
 	return d.end(ctx, w, status, reason, reply)
 }
 
-// NoRoom is the reason of a run whose runner had no room for a sandbox. It is no try.
-const NoRoom = "no_room"
-
 // retry has work wait for another try, or ends it when there were enough.
 func (d *Dispatcher) retry(ctx context.Context, w store.Work, reason string, counted bool) error {
-	d.feeds.finish(w.RunID)
+	if err := d.over(ctx, w.RunID); err != nil {
+		return err
+	}
 	if counted && w.Tries+1 >= d.o.Tries {
 		return d.fail(ctx, w, fmt.Sprintf("%d tries came to nothing; the last one: %s", w.Tries+1, cmp.Or(reason, "unknown")))
 	}
 	wait := time.Duration(0)
 	if counted {
 		wait = min(time.Second<<(2*w.Tries), 30*time.Second) // 1 s, 4 s, 16 s
-	} else if reason == NoRoom {
+	} else if reason == run.ReasonNoRoom {
 		wait = time.Second
 	}
 	_, err := d.o.Store.RetryWork(ctx, w.ID, w.RunID, reason, store.Now().Add(wait), counted)
@@ -265,6 +271,15 @@ func (d *Dispatcher) fail(ctx context.Context, w store.Work, reason string) erro
 	return d.end(ctx, w, store.WorkFailed, reason, store.Message{
 		Role: store.RoleSystem, Author: "ravi", RunID: w.RunID, Text: "This message was not worked on: " + reason + ". Try again: ravi work retry " + w.ID,
 	})
+}
+
+// over ends what a run had of the bus.
+func (d *Dispatcher) over(ctx context.Context, runID string) error {
+	d.feeds.finish(runID)
+	if d.o.Over == nil {
+		return nil
+	}
+	return d.o.Over(ctx, runID)
 }
 
 func (d *Dispatcher) end(ctx context.Context, w store.Work, status store.WorkStatus, reason string, reply store.Message) error {
@@ -314,11 +329,17 @@ func (d *Dispatcher) schedule(ctx context.Context) error {
 			break
 		}
 		q := queues[i]
+		w := *q.first(ctx, d)
+		q.waiting = q.waiting[1:]
 		p := choose(places)
-		if err := d.beginTry(ctx, *q.first(ctx, d), p.name); err != nil {
+		if p.name != "" && d.o.Local != nil && d.o.Local(ctx, w) {
+			if p = local(places); p == nil {
+				continue // it waits for this machine, and keeps nothing else waiting
+			}
+		}
+		if err := d.beginTry(ctx, w, p.name); err != nil {
 			return err
 		}
-		q.waiting = q.waiting[1:]
 		q.running++
 		if p.free--; p.free == 0 {
 			places = slices.DeleteFunc(places, func(o *place) bool { return o == p })
@@ -393,6 +414,14 @@ func (d *Dispatcher) places(busy []store.Work) (out []*place) {
 // choose is the place with the most room for its size; of equals the first, which is this machine.
 func choose(places []*place) *place {
 	return slices.MaxFunc(places, func(a, b *place) int { return cmp.Compare(a.free*b.most, b.free*a.most) })
+}
+
+// local is this machine, if it has room.
+func local(places []*place) *place {
+	if i := slices.IndexFunc(places, func(p *place) bool { return p.name == "" }); i >= 0 {
+		return places[i]
+	}
+	return nil
 }
 
 // beginTry records a try and has it started. Its run's id is in the record before there is anything of the run.

@@ -407,7 +407,7 @@ func TestNoRoomIsNoTry(t *testing.T) {
 		id := w.tries()[i].RunID
 		w.until("the run", func() bool { _, err := w.st.Run(t.Context(), id); return err == nil })
 		if i < 4 {
-			w.end(id, store.Run{Status: store.RunError, Reason: NoRoom})
+			w.end(id, store.Run{Status: store.RunError, Reason: run.ReasonNoRoom})
 		} else {
 			w.end(id, store.Run{Status: store.RunSucceeded})
 		}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"ravi/internal/backend/remote"
 	"ravi/internal/gitbox"
 	"ravi/internal/procid"
 	"ravi/internal/store"
@@ -224,6 +225,8 @@ func (s *state) outcome(ctx context.Context, err error) {
 		t.Reason = reasonSecret
 	case errors.Is(err, errUnaudited):
 		t.Reason = reasonAudit
+	case errors.Is(err, remote.ErrFull), errors.Is(err, remote.ErrDraining):
+		t.Reason = ReasonNoRoom
 	case errors.As(err, &end):
 		t.Reason = end.Reason
 	case errors.As(err, &f):
