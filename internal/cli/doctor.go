@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -13,7 +12,6 @@ import (
 
 	"ravi/internal/command"
 	"ravi/internal/config"
-	"ravi/internal/daemon"
 	"ravi/internal/doctor"
 	runs "ravi/internal/run"
 	"ravi/internal/store"
@@ -141,6 +139,9 @@ func busEndpoints(b *config.Bus, v *doctor.View) []doctor.Endpoint {
 		Name: "bus", Speaks: doctor.NATS, Off: b.Off() || b.URL != "", TLS: b.TLSCert != "" || b.TLSKey != "", Cert: b.TLSCert,
 		HostKey: "bus.host", PortKey: "bus.port", TLSKeys: []string{"bus.tls_cert", "bus.tls_key"},
 	}
+	if b.URL != "" {
+		e.OffBecause = "bus.url names another's server"
+	}
 	var err error
 	if e.Host, e.Port, err = b.Address(); err != nil {
 		return nil // config.valid tells
@@ -153,39 +154,26 @@ func busEndpoints(b *config.Bus, v *doctor.View) []doctor.Endpoint {
 	if v == nil {
 		return []doctor.Endpoint{e, web}
 	}
-	listens := busListens(v.State)
-	if listens == nil && !e.Off {
-		return nil
+	if v.State.Bus == nil && !e.Off {
+		return nil // an older daemon: its version is another
+	}
+	var listens []string
+	if v.State.Bus != nil {
+		listens = v.State.Bus.Listens
 	}
 	for _, at := range listens {
 		_, port, err := net.SplitHostPort(at)
 		if err != nil {
 			continue
 		}
-		if b.WebSocket != nil && port == strconv.Itoa(b.WebSocket.Port) {
+		switch { // the bus itself comes first
+		case b.WebSocket != nil && (port == strconv.Itoa(b.WebSocket.Port) || e.Actual != ""):
 			web.Actual = at
-		} else if e.Actual == "" {
+		case e.Actual == "":
 			e.Actual = at
 		}
 	}
 	return []doctor.Endpoint{e, web}
-}
-
-// busListens are the addresses on which a daemon's bus listens, as its state says.
-func busListens(s daemon.State) []string {
-	b, err := json.Marshal(s)
-	if err != nil {
-		return nil
-	}
-	var said struct {
-		Bus struct {
-			Listens []string `json:"listens"`
-		} `json:"bus"`
-	}
-	if json.Unmarshal(b, &said) != nil {
-		return nil
-	}
-	return said.Bus.Listens
 }
 
 // statusWord is a check's outcome for people.

@@ -155,7 +155,7 @@ func TestDaemonWarnsAtBoot(t *testing.T) {
 		c.configure(gateway)
 		c.shell("ravi daemon start")
 		looks++
-		eventually(t, func() bool { return strings.Count(log(), `"reached"`) == looks })
+		eventually(t, func() bool { return strings.Count(log(), `"reached","what":"bus"`) == looks })
 		c.shell("ravi daemon stop") // which waits for what is still said
 	}
 	start(map[string]any{"port": freePort(t)})

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/x509"
 	"encoding/json"
@@ -193,7 +194,7 @@ func (p *patient) exposure(ctx context.Context, name string) (r result) {
 	case !ok:
 		return skipped("this ravi has none")
 	case e.Off && (p.view == nil || e.Actual == ""):
-		return skipped("config.json has none")
+		return skipped("%s", cmp.Or(e.OffBecause, "config.json has none"))
 	case p.view == nil:
 		return p.untaken(ctx, e)
 	}

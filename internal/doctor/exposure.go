@@ -247,6 +247,8 @@ type Endpoint struct {
 	Host string
 	Port int
 	Off  bool
+	// OffBecause is why, if it is not for config.json saying so.
+	OffBecause string
 	// Actual is where the daemon says that it listens; empty if it says nothing of it.
 	Actual string
 	// TLS says that config.json asks for TLS, with the certificate in the file Cert; empty: not known which.

@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ravi/internal/adapter"
-	"ravi/internal/install"
 	"ravi/internal/programs"
 	"ravi/sandbox"
 )
@@ -207,7 +206,7 @@ func agentsNode(ctx context.Context, p *patient) (r result) {
 		if err == nil {
 			continue
 		}
-		if _, missing := install.Find(p.Home, program); missing == nil {
+		if p.installed(program.Name) {
 			r.find(Warn, "agents.node_missing", program.Name, fix, "%s is installed, and does not run: %v in /usr of this machine", program.Name, err)
 		} else {
 			lacking = append(lacking, program.Name)

@@ -177,7 +177,7 @@ func leakedProcesses(ctx context.Context, p *patient) (r result) {
 	}
 	var left, pids []string
 	for pid, name := range ours {
-		if !descends(pid, parents, l.keepers) && !p.young(pid) && !adopted(pid, ours, parents) {
+		if !descends(pid, parents, l.keepers) && !p.young(pid) && p.orphan(top(pid, ours, parents)) {
 			left = append(left, fmt.Sprintf("process %d, %s%s", pid, name, p.networkOf(pid)))
 			pids = append(pids, strconv.Itoa(pid))
 		}
@@ -187,19 +187,22 @@ func leakedProcesses(ctx context.Context, p *patient) (r result) {
 	return r.saying("%s, all of sandboxes that live", count(len(ours), "process", "processes"))
 }
 
-// adopted says whether a process's parents lead to a program that is none of these: its own maker, which lives.
-func adopted(pid int, ours map[int]string, parents map[int]int) bool {
+// top is the first of a process's parents that is of another program: its maker, if that lives.
+func top(pid int, ours map[int]string, parents map[int]int) int {
 	for range 64 {
 		pid = parents[pid]
 		if _, is := ours[pid]; !is {
 			break
 		}
 	}
-	return pid > 1 && !reaper(pid)
+	return pid
 }
 
 // reaper says whether a process is one that takes over those whose parent has ended.
 func reaper(pid int) bool {
+	if pid <= 1 {
+		return true
+	}
 	b, err := os.ReadFile(filepath.Join(procRoot, strconv.Itoa(pid), "comm"))
 	name := strings.TrimSpace(string(b))
 	return err == nil && slices.Contains([]string{"systemd", "init", "tini", "dumb-init", "catatonit", "docker-init"}, name)

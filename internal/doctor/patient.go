@@ -11,8 +11,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ravi/internal/adapter"
 	"ravi/internal/config"
 	"ravi/internal/daemon"
+	"ravi/internal/install"
 	"ravi/internal/store"
 )
 
@@ -72,15 +74,25 @@ type patient struct {
 	tryGVisor func(context.Context) error
 	nodeSays  func(context.Context) string
 	settling  time.Duration
+	orphan    func(pid int) bool // nobody of another program is above it
+	installed func(program string) bool
 }
 
 func newPatient(ctx context.Context, o Options) (*patient, error) {
 	p := &patient{
 		Options: o, proc: procRoot, tun: "/dev/net/tun", now: time.Now, statfs: unix.Statfs, adjtimex: unix.Adjtimex,
-		userns: tryUserNamespace, mountinfo: "/proc/self/mountinfo", nodeSays: nodeSays, settling: settling,
+		userns: tryUserNamespace, mountinfo: "/proc/self/mountinfo", nodeSays: nodeSays, settling: settling, orphan: reaper,
 	}
 	p.cgroups = func() ([]hierarchy, error) { return hierarchies(p.mountinfo) }
 	p.tryGVisor = func(ctx context.Context) error { return trySandbox(ctx, o.Home) }
+	p.installed = func(name string) bool {
+		program, ok := adapter.Lookup(name)
+		if ok {
+			_, err := install.Find(o.Home, program)
+			ok = err == nil
+		}
+		return ok
+	}
 	if p.Interfaces == nil {
 		p.Interfaces = Interfaces
 	}

@@ -223,10 +223,12 @@ type natsInfo struct {
 	Auth     bool   `json:"auth_required"`
 	TLS      bool   `json:"tls_required"`
 	Verify   bool   `json:"tls_verify"`
+	Nonce    string `json:"nonce"`
 }
 
 // nats reads the first line of a NATS server, and tries whether it lets in a client that shows nothing: what the line says
-// is not all, since such a client may be made a user of its own.
+// is not all, since such a client may be made a user of its own. One that wants a signature (as in operator mode, which is
+// our own bus's) is believed: it would only log the trial as an attack.
 func (s *seen) nats(c net.Conn, r *bufio.Reader, first []byte) {
 	var info natsInfo
 	s.protocol = NATS
@@ -234,6 +236,9 @@ func (s *seen) nats(c net.Conn, r *bufio.Reader, first []byte) {
 		return
 	}
 	s.server, s.tls, s.auth = info.ServerID, known(info.TLS), known(info.Auth || info.TLS && info.Verify)
+	if info.Auth && info.Nonce != "" && !info.TLS {
+		return
+	}
 	if info.TLS {
 		if _, over := c.(*tls.Conn); !over {
 			t := tls.Client(c, anyone())
@@ -249,6 +254,9 @@ func (s *seen) nats(c net.Conn, r *bufio.Reader, first []byte) {
 			}
 			c, r = t, bufio.NewReader(t)
 		}
+	}
+	if info.Auth && info.Nonce != "" {
+		return
 	}
 	if _, err := io.WriteString(c, "CONNECT {\"verbose\":false,\"pedantic\":false,\"lang\":\"go\",\"version\":\"1\",\"name\":\"ravi doctor\"}\r\nPING\r\n"); err != nil {
 		return
