@@ -135,7 +135,11 @@ func (s *Server) ensure(ctx context.Context, client string) (*account, error) {
 		delete(s.keys.doc.Clients, client)
 		return nil, fmt.Errorf("cannot make the account of %s: %w", client, err)
 	}
-	return a, s.push(client, a)
+	if err := s.push(client, a); err != nil {
+		delete(s.keys.doc.Clients, client) // to be made anew
+		return nil, err
+	}
+	return a, nil
 }
 
 // Issue makes a credential, or renews one.
@@ -190,13 +194,20 @@ func (s *Server) Revoke(ctx context.Context, client string, users map[string]tim
 			return err
 		}
 	}
-	if !a.revoke(users) {
+	changed := a.revoke(users)
+	if !changed && !s.unsaved {
 		return nil
 	}
-	// The cut first: it must not wait for a disk.
 	name := client
 	if name == "" {
 		name = "CONTROL"
 	}
-	return errors.Join(s.push(name, a), s.keys.save(ctx))
+	// The cut first: it must not wait for a disk. What could not be written is written the next time.
+	var pushed error
+	if changed {
+		pushed = s.push(name, a)
+	}
+	saved := s.keys.save(ctx)
+	s.unsaved = saved != nil
+	return errors.Join(pushed, saved)
 }

@@ -78,6 +78,11 @@ func TestGuestPublishesElsewhere(t *testing.T) {
 	} {
 		refusedPublish(t, nc, errs, &nats.Msg{Subject: subject, Reply: "run." + run1 + ".down.x"})
 	}
+	// Nor does the server send what it tells of a message's way.
+	for _, dest := range []string{"run." + run2 + ".down.x", "run." + run2 + ".up.x", "$SYS.x"} {
+		m := &nats.Msg{Subject: up, Header: nats.Header{"Nats-Trace-Dest": {dest}}}
+		refusedPublish(t, nc, errs, m)
+	}
 	flush(t, nc)
 	nothing(t, seen)
 

@@ -217,3 +217,30 @@ func TestStoreHasABound(t *testing.T) {
 		}
 	}
 }
+
+// Who is revoked while nothing can be written is cut all the same, and stays so over a restart once it can.
+func TestRevokedOnAFullDisk(t *testing.T) {
+	home := smallDisk(t)
+	o := Options{Home: home, Dir: filepath.Join(home, "bus"), Log: quiet()}
+	s := start(t, o)
+	c := issue(t, s, guest("acme", run1))
+	revoked := map[string]time.Time{c.User: time.Now()}
+	free := fill(t, home, 0)
+	if err := s.Revoke(t.Context(), "acme", revoked); err == nil {
+		t.Error("it was written to a full disk")
+	}
+	if _, err := Dial(t.Context(), s.URL(), c, WithLog(quiet())); !errors.Is(err, ErrRefused) {
+		t.Error(err)
+	}
+	free()
+	if err := s.Revoke(t.Context(), "acme", revoked); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = start(t, o)
+	if _, err := Dial(t.Context(), s.URL(), c, WithLog(quiet())); !errors.Is(err, ErrRefused) {
+		t.Error(err)
+	}
+}

@@ -52,7 +52,9 @@ type Server struct {
 	conns  []*nats.Conn // of the daemon's own
 	closed bool
 	space  space
-	over   sync.WaitGroup
+	// unsaved says that keys.age lacks who was revoked last, as it could not be written.
+	unsaved bool
+	over    sync.WaitGroup
 }
 
 var _ Bus = (*Server)(nil)
