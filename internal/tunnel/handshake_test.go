@@ -252,6 +252,11 @@ func TestReplayMakesNothing(t *testing.T) {
 	if n, err := a.Read(got); string(got[:n]) != "more" || err != nil {
 		t.Fatalf("%q, %v", got[:n], err)
 	}
+	l.mu.Lock()
+	if len(l.half) != 0 {
+		t.Fatal("the hello of a session that is there begins another")
+	}
+	l.mu.Unlock()
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
