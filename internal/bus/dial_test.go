@@ -149,6 +149,23 @@ func TestExpiryOfManyNeverRenewed(t *testing.T) {
 	}
 }
 
+// A credential of somebody else renews none: what waits for answers would wait at an inbox that is not its own.
+func TestRenewedByAnother(t *testing.T) {
+	s := start(t, options(t))
+	other := issue(t, s, Request{Kind: KindRunner, Name: "other"})
+	end := make(chan error, 1)
+	nc := dial(t, s, issue(t, s, Request{Kind: KindRunner, Name: "r", TTL: time.Second}), withPace(quick), WithEnd(func(err error) { end <- err }),
+		WithRenewal(func(context.Context) (Credential, error) { return other, nil }))
+	select {
+	case err := <-end:
+		if !errors.Is(err, ErrExpired) {
+			t.Error(err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("it goes on", nc.Status())
+	}
+}
+
 // How often many try and ask, at the pace that there is: a few times a second in all.
 func TestPaceOfMany(t *testing.T) {
 	const minutes = 10

@@ -89,12 +89,13 @@ func (l *login) look(ctx context.Context) bool {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if fresh.User != l.current.User || fresh.JWT == l.current.JWT || over(fresh, time.Now()) {
+	if fresh.JWT == l.current.JWT || over(fresh, time.Now()) {
 		return false
 	}
-	// One that renews another has the key of that one.
+	// One that renews another has the key of that one, and its inbox.
 	next, err := l.current.Renewed(fresh)
 	if err != nil {
+		l.log.Warn("no renewed credential of the bus", "error", err)
 		return false
 	}
 	l.current, l.refused = next, time.Time{}
