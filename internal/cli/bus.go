@@ -144,13 +144,14 @@ type credsIssueInput struct {
 	Publish   []string      `json:"publish" flag:"publish" value:"SUBJECT" host:"none" usage:"what the program may publish to; may be repeated"`
 	Subscribe []string      `json:"subscribe" flag:"subscribe" value:"SUBJECT" host:"none" usage:"what it may subscribe to; may be repeated"`
 	From      []string      `json:"from" flag:"from" value:"NETWORK" host:"none" usage:"from where only, such as 10.0.0.0/8; no lock, but one more"`
+	WebSocket bool          `json:"websocket" flag:"websocket" host:"none" usage:"it may come by WebSocket, too"`
 	TTL       time.Duration `json:"ttl" flag:"ttl" value:"DURATION" host:"size" usage:"how long it holds"`
 	Out       string        `json:"out" flag:"out" short:"o" value:"FILE" host:"path" usage:"write it there, for nobody else to read"`
 }
 
 // wire is the input as the gateway takes it.
 func (in credsIssueInput) wire() map[string]any {
-	return map[string]any{"runner": in.Runner, "name": in.Name, "client": in.Client, "publish": in.Publish, "subscribe": in.Subscribe, "from": in.From, "ttl": in.TTL.String()}
+	return map[string]any{"runner": in.Runner, "name": in.Name, "client": in.Client, "publish": in.Publish, "subscribe": in.Subscribe, "from": in.From, "websocket": in.WebSocket, "ttl": in.TTL.String()}
 }
 
 // issuedCredential is a credential, for whoever gets it.
@@ -197,7 +198,7 @@ func askIssue(ctx context.Context, env *command.Env, in credsIssueInput) (out is
 
 // issue makes a credential, which is in the record before anybody has it.
 func (d *daemonBus) issue(ctx context.Context, in credsIssueInput) (out issuedCredential, err error) {
-	r := bus.Request{Kind: bus.KindOperator, Name: in.Name, Account: in.Client, Publish: in.Publish, Subscribe: in.Subscribe, TTL: in.TTL}
+	r := bus.Request{Kind: bus.KindOperator, Name: in.Name, Account: in.Client, Publish: in.Publish, Subscribe: in.Subscribe, WebSocket: in.WebSocket, TTL: in.TTL}
 	switch {
 	case in.Out != "":
 		return out, command.Usage("--out is for the ravi that asks", "")

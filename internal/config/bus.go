@@ -42,10 +42,11 @@ type BusWebSocket struct {
 	Origins []string `json:"origins"`
 }
 
-// BusLeaf is the hub that our own bus dials out to.
+// BusLeaf is the hub that our own bus dials out to. CA is a file with the authority of its certificate.
 type BusLeaf struct {
 	URL   string `json:"url"`
 	Creds string `json:"creds"`
+	CA    string `json:"ca"`
 }
 
 const (

@@ -10,7 +10,7 @@ func TestBus(t *testing.T) {
 		`{}`: "",
 		`{"host": "10.0.0.1", "port": 0, "tls_cert": "c", "tls_key": "k", "allow_from": ["10.0.0.0/8"]}`: "",
 		`{"url": "tls://nats.example:4222", "creds": "/c"}`:                                              "",
-		`{"leaf": {"url": "tls://hub.example", "creds": "/c"}}`:                                          "",
+		`{"leaf": {"url": "tls://hub.example", "creds": "/c", "ca": "/ca"}}`:                             "",
 		`{"port": 70000}`:     "no port",
 		`{"port": -1}`:        "no port",
 		`{"tls_cert": "c"}`:   "belong together",
