@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"fmt"
 	"testing"
 
 	"ravi/sandbox"
@@ -40,4 +41,39 @@ func BenchmarkOpen(b *testing.B) {
 		overBus(b, g)
 		one(b, func() *sandbox.Sandbox { return g.open(b, nil) })
 	})
+}
+
+// BenchmarkOutput is what a command writes, in bytes a second.
+func BenchmarkOutput(b *testing.B) {
+	const size = 64 << 20
+	one := func(b *testing.B, sb *sandbox.Sandbox) {
+		b.SetBytes(size)
+		for b.Loop() {
+			var n counting
+			if _, err := sb.Exec(b.Context(), sandbox.Cmd{Args: []string{"head", "-c", fmt.Sprint(size), "/dev/zero"}, Stdout: &n}); err != nil || n != size {
+				b.Fatal(n, err)
+			}
+		}
+	}
+	b.Run("here", func(b *testing.B) {
+		sb, err := sandbox.Open(b.Context(), sandbox.Default(), "", sandbox.WithHome(b.TempDir()))
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer sb.Close()
+		one(b, sb)
+	})
+	b.Run("runner", func(b *testing.B) { one(b, newRig(b, Options{}).open(b, nil)) })
+	b.Run("tunnel", func(b *testing.B) {
+		g := newRig(b, Options{})
+		overBus(b, g)
+		one(b, g.open(b, nil))
+	})
+}
+
+type counting int
+
+func (c *counting) Write(b []byte) (int, error) {
+	*c += counting(len(b))
+	return len(b), nil
 }

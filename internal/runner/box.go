@@ -79,6 +79,9 @@ func (s *served) create(ctx context.Context, c net.Conn, in *bufio.Reader, spec 
 
 // lastWords waits until what the network told is on its way home.
 func (s *served) lastWords(ctx context.Context) {
+	s.telling.Lock()
+	s.silent = true
+	s.telling.Unlock()
 	over := make(chan struct{})
 	go func() {
 		s.told.Wait()

@@ -8,11 +8,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"ravi/internal/backend/remote"
 	"ravi/internal/keeper"
+	"ravi/internal/memtest"
 	"ravi/sandbox"
 )
 
@@ -182,6 +184,59 @@ func TestKilledRunner(t *testing.T) {
 	}
 	if err := r.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// When the keeper is killed together with its runner, there is something left: the next runner removes it.
+func TestKilledWithItsKeeper(t *testing.T) {
+	home := t.TempDir()
+	cmd, a := alone(t, home)
+	cfg := sandbox.Default()
+	cfg.MemoryMiB = 512
+	sb, err := sandbox.Open(t.Context(), cfg, "", sandbox.WithHome(t.TempDir()), sandbox.WithBackend(remote.New(session(t, a, true))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := busy(t, sb)
+	family, err := memtest.Family(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The runner first, which would clean up after its keeper.
+	killed := []int{cmd.Process.Pid}
+	for pid, line := range family {
+		if strings.HasPrefix(line, "ravi-keeper supervise") {
+			killed = append(killed, pid)
+		}
+	}
+	if len(killed) != 2 {
+		t.Fatalf("the keeper is not among %v", family)
+	}
+	for _, sig := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGKILL} {
+		for _, pid := range killed {
+			if err := syscall.Kill(pid, sig); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	_ = cmd.Wait() // it was killed
+	endsWithRunner(t, sb, p)
+	left, err := filepath.Glob(filepath.Join(home, sandboxesDir, "*"))
+	if err != nil || len(left) != 1 {
+		t.Fatalf("there is left %v %v", left, err)
+	}
+	id := filepath.Base(left[0])
+	r, err := New(t.Context(), Options{Home: home})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	groups, err := filepath.Glob("/sys/fs/cgroup/*/ravi/" + id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left := append(remains(t, home), groups...); len(left) > 0 {
+		t.Errorf("there is left %v", left)
 	}
 }
 

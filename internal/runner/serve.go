@@ -44,11 +44,14 @@ type served struct {
 	asked chan struct{} // closed then
 	made  chan struct{} // closed once inst is there
 	inst  backend.Instance
-	wants chan want      // folders that are to come
-	told  sync.WaitGroup // connections that tell what the network decides
+	wants chan want // folders that are to come
 
 	serving sync.Mutex
 	serves  bool // visits are brought home
+
+	telling sync.Mutex
+	silent  bool           // the network tells no more
+	told    sync.WaitGroup // connections that tell what it decides; none begins once it is silent
 }
 
 // Serve makes the sandbox that a session asks for, and serves it until the session or ctx ends; then the sandbox ends, and
@@ -142,9 +145,16 @@ func (s *served) stream(ctx context.Context, c net.Conn) {
 	case remote.KindDial:
 		s.pass(ctx, c, in, s.inst.Dial)
 	case remote.KindEvents:
-		s.told.Add(1)
-		defer s.told.Done()
-		s.pass(ctx, c, in, s.inst.DialEvents)
+		s.telling.Lock()
+		silent := s.silent
+		if !silent {
+			s.told.Add(1)
+		}
+		s.telling.Unlock()
+		if !silent {
+			defer s.told.Done()
+			s.pass(ctx, c, in, s.inst.DialEvents)
+		}
 	default:
 		stop := context.AfterFunc(ctx, func() { c.Close() })
 		defer stop()

@@ -2,9 +2,11 @@ package runner
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -31,20 +33,28 @@ func curve(t testing.TB) (pair nkeys.KeyPair, public string) {
 	return pair, public
 }
 
-// overBus has a rig's sessions go through tunnels over a bus.
-func overBus(t testing.TB, g *rig) {
+// overBus has a rig's sessions go through tunnels over a bus, which restart stops and starts again.
+func overBus(t testing.TB, g *rig) (restart func()) {
 	t.Helper()
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true})
-	if err != nil {
-		t.Fatal(err)
+	port := -1
+	var s *server.Server
+	start := func() {
+		t.Helper()
+		var err error
+		if s, err = server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, NoLog: true, NoSigs: true}); err != nil {
+			t.Fatal(err)
+		}
+		s.Start()
+		if !s.ReadyForConnections(20 * time.Second) {
+			t.Fatal("the bus does not start")
+		}
+		port = s.Addr().(*net.TCPAddr).Port
 	}
-	s.Start()
-	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	if !s.ReadyForConnections(20 * time.Second) {
-		t.Fatal("the bus does not start")
-	}
+	stop := func() { s.Shutdown(); s.WaitForShutdown() }
+	start()
+	t.Cleanup(stop)
 	connect := func() *nats.Conn {
-		c, err := nats.Connect("nats://"+s.Addr().(*net.TCPAddr).String(), nats.MaxReconnects(-1))
+		c, err := nats.Connect("nats://"+s.Addr().(*net.TCPAddr).String(), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,12 +79,43 @@ func overBus(t testing.TB, g *rig) {
 		}
 		return s
 	}
+	return func() { stop(); start() }
+}
+
+// onWrite keeps what is written, and calls f each time.
+type onWrite struct {
+	strings.Builder
+	f func()
+}
+
+func (o *onWrite) Write(b []byte) (int, error) {
+	o.f()
+	return o.Builder.Write(b)
 }
 
 // All that a sandbox can do it can do over the bus.
 func TestOverTunnel(t *testing.T) {
 	g := newRig(t, Options{})
-	overBus(t, g)
+	restart := overBus(t, g)
+	t.Run("a restart of the bus", func(t *testing.T) {
+		sb := g.open(t, nil)
+		var once sync.Once
+		out := &onWrite{f: func() { once.Do(restart) }}
+		p, err := sb.Start(t.Context(), sandbox.Cmd{Shell: "i=0; while [ $i -lt 100 ]; do i=$((i+1)); echo $i; sleep 0.01; done; exit 7", Stdout: out})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st, err := p.Wait(); err != nil || st.ExitCode != 7 {
+			t.Errorf("%+v %v", st, err)
+		}
+		var want strings.Builder
+		for i := range 100 {
+			fmt.Fprintln(&want, i+1)
+		}
+		if out.String() != want.String() {
+			t.Errorf("it said %q", out.String())
+		}
+	})
 	t.Run("plain", func(t *testing.T) {
 		sb := g.open(t, nil, sandbox.WithService("shout", shout))
 		if got := sh(t, sb, "echo hello"); got != "hello\n" {

@@ -135,3 +135,66 @@ func TestRefusedAtHome(t *testing.T) {
 		t.Errorf("a good one: %v, called %d times", err, called)
 	}
 }
+
+// What is remembered of a folder holds as long as nothing in it changes.
+func TestRemembered(t *testing.T) {
+	home, dir := t.TempDir(), t.TempDir()
+	fill(t, dir)
+	digest := func() string {
+		t.Helper()
+		sum, _, err := remember(t.Context(), home, dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, _, err := measure(t.Context(), dir)
+		if err != nil || sum != want {
+			t.Errorf("the digest is %s, and %s is remembered: %v", want, sum, err)
+		}
+		return sum
+	}
+	memos := func() []string {
+		found, _ := filepath.Glob(filepath.Join(home, memoDir, "*")) // it is well-formed
+		return found
+	}
+	first := digest()
+	if len(memos()) != 0 {
+		t.Error("what was changed a moment ago is remembered")
+	}
+	_, newest, err := stampOf(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Until(newest.Add(settled + 10*time.Millisecond)))
+	if digest() != first || len(memos()) != 1 {
+		t.Errorf("there is remembered %v", memos())
+	}
+	// It is used: one that says something else is believed, as nobody else can write there.
+	b, err := os.ReadFile(memos()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := strings.Repeat("0", 64)
+	if err := os.WriteFile(memos()[0], []byte(strings.Replace(string(b), first, other, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, _, err := remember(t.Context(), home, dir); got != other || err != nil {
+		t.Errorf("it is not used: %s %v", got, err)
+	}
+	// One that is no memo is not.
+	if err := os.WriteFile(memos()[0], []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	digest()
+	// The same size and the same time of change, which anybody can set.
+	name := filepath.Join(dir, "b")
+	st, err := os.Stat(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.WriteFile(name, []byte("CONTENT OF b"), 0o600), os.Chtimes(name, st.ModTime(), st.ModTime())); err != nil {
+		t.Fatal(err)
+	}
+	if digest() == first {
+		t.Error("a change is not noticed")
+	}
+}
