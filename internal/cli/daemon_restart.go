@@ -49,7 +49,7 @@ func restartDaemon(ctx context.Context, env *command.Env, in daemonRestartInput)
 		return none, err
 	}
 	// What could keep the new one from starting is said before the old one ends.
-	if _, err := env.Config(); err != nil {
+	if _, err := effectiveConfig(env); err != nil {
 		return none, err
 	}
 	managed, err := managedBy(ctx, env, home)

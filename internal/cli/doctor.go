@@ -118,7 +118,7 @@ func doctorOptions(env *command.Env) (o doctor.Options, err error) {
 func gatewayEndpoint(g config.Gateway, v *doctor.View) doctor.Endpoint {
 	e := doctor.Endpoint{
 		Name: "gateway", Speaks: doctor.HTTP, TLS: g.TLSCert != "" || g.TLSKey != "", Cert: g.TLSCert,
-		HostKey: "gateway.host", PortKey: "gateway.port", TLSKeys: []string{"gateway.tls_cert", "gateway.tls_key"},
+		HostKey: "gateway.host", PortKey: "gateway.port", TLSFix: "set gateway.tls_cert and gateway.tls_key in config.json",
 	}
 	e.Host, e.Port = g.Address()
 	e.Off = e.Port == 0
@@ -137,7 +137,7 @@ func endpointsOf(file *config.Config, v *doctor.View) []doctor.Endpoint {
 func busEndpoints(b *config.Bus, v *doctor.View) []doctor.Endpoint {
 	e := doctor.Endpoint{
 		Name: "bus", Speaks: doctor.NATS, Off: b.Off() || b.URL != "", TLS: b.TLSCert != "" || b.TLSKey != "", Cert: b.TLSCert,
-		HostKey: "bus.host", PortKey: "bus.port", TLSKeys: []string{"bus.tls_cert", "bus.tls_key"},
+		HostKey: "bus.host", PortKey: "bus.port", TLSFix: "ravi bus tls HOST says how",
 	}
 	if b.URL != "" {
 		e.OffBecause = "bus.url names another's server"
@@ -147,7 +147,7 @@ func busEndpoints(b *config.Bus, v *doctor.View) []doctor.Endpoint {
 		return nil // config.valid tells
 	}
 	web := doctor.Endpoint{Name: "bus_websocket", Speaks: doctor.WebSocket, Off: e.Off || b.WebSocket == nil, TLS: e.TLS, Cert: e.Cert,
-		HostKey: "bus.websocket.host", PortKey: "bus.websocket.port", TLSKeys: e.TLSKeys}
+		HostKey: "bus.websocket.host", PortKey: "bus.websocket.port", TLSFix: e.TLSFix}
 	if b.WebSocket != nil {
 		web.Host, web.Port = b.WebSocket.Host, b.WebSocket.Port
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"math/big"
 	"net"
@@ -136,6 +137,45 @@ func TestDoctorMendsTheGateway(t *testing.T) {
 		t.Fatalf("%+v", f)
 	}
 	c.well(check, f.ID)
+}
+
+// A bus that is to listen elsewhere, and does so, is told with its addresses; one that still does is an error; and what is
+// said ends that.
+func TestDoctorMendsTheBus(t *testing.T) {
+	c := newClinic(t, map[string]any{"port": 0})
+	const check = "bus.exposure"
+	c.shell("ravi daemon start")
+	if r := c.look(check); len(r.Findings) > 0 || r.Checks[0].Status != doctor.Pass || !strings.HasPrefix(r.Checks[0].Said, "loopback_only: ") || !strings.HasSuffix(r.Checks[0].Said, "no TLS, authentication") {
+		t.Errorf("%+v", r)
+	}
+	c.shell("ravi bus tls localhost 127.0.0.1")
+	configure := func(host string) {
+		b, err := json.Marshal(map[string]any{"gateway": map[string]any{"port": 0}, "bus": map[string]any{
+			"host": host, "tls_cert": filepath.Join(c.dir, "bus/tls/server.pem"), "tls_key": filepath.Join(c.dir, "bus/tls/server-key.pem")}})
+		if err == nil {
+			err = os.WriteFile(filepath.Join(c.dir, "config.json"), b, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	configure("0.0.0.0")
+	c.finds(check, "bus.tls", doctor.Error)
+	c.shell(c.finds("daemon.current", "bus.stale", doctor.Error).Fix)
+	r := c.look(check)
+	if len(r.Findings) != 1 || !r.OK || !strings.HasSuffix(r.Checks[0].Said, " TLS, authentication") {
+		t.Fatalf("%+v", r)
+	}
+	if r.Findings[0].ID == "bus.wide" {
+		t.Skip("SKIP-ENV: there is no address beyond loopback here")
+	}
+	if f := r.Findings[0]; f.ID != "bus.exposed" || f.Severity != doctor.Info || !strings.HasPrefix(r.Checks[0].Said, "exposed (") {
+		t.Errorf("%+v", r)
+	}
+	configure("127.0.0.1")
+	c.shell(c.finds(check, "bus.exposed", doctor.Error).Fix)
+	c.well(check, "bus.exposed")
+	c.well("daemon.current", "bus.stale")
 }
 
 // A daemon whose port others reach without what has to stand in front says so in its log.

@@ -302,7 +302,11 @@ func (e Endpoint) certificate(r *result, x Exposure, now time.Time) {
 		}
 	}
 	if e.TLS != (x.TLS == Yes) && x.TLS != Unknown {
-		r.find(Error, e.Name+".tls", "", restart, "config.json asks for TLS: %v; %s speaks it: %v", e.TLS, e.called(), x.TLS == Yes)
+		how := "config.json has no TLS for %s, and it speaks that"
+		if e.TLS {
+			how = "config.json has %s speak TLS, and it does not"
+		}
+		r.find(Error, e.Name+".tls", "", restart, how, e.called())
 	}
 	if shown == nil {
 		return

@@ -254,11 +254,8 @@ type Endpoint struct {
 	// TLS says that config.json asks for TLS, with the certificate in the file Cert; empty: not known which.
 	TLS  bool
 	Cert string
-	// HostKey, PortKey and TLSKeys are the settings' names, for what mends it.
-	HostKey, PortKey string
-	TLSKeys          []string
-	// Auth says that callers elsewhere show a credential whatever is configured. Else its lack is mended by AuthFix.
-	AuthFix string
+	// HostKey and PortKey are the settings' names, for what mends it; TLSFix is what gives it TLS.
+	HostKey, PortKey, TLSFix string
 }
 
 // restart is the command that has the daemon run with what the configuration gives now.
@@ -294,13 +291,10 @@ func (e Endpoint) exposed(r *result, x Exposure) {
 	switch {
 	case x.Auth == No:
 		severity, fix, what = Error, e.narrow(), "It lets in whoever connects, without any credential"
-		if e.AuthFix != "" {
-			fix = e.AuthFix
-		}
 	case x.TLS == No:
 		severity, fix, what = Error, e.narrow(), "There is no TLS, so whoever is on the way reads what is sent there, credentials too"
-		if len(e.TLSKeys) > 0 {
-			fix += "; or have it speak TLS: set " + strings.Join(e.TLSKeys, " and ") + " in config.json, then: " + restart
+		if e.TLSFix != "" {
+			fix += "; or have it speak TLS: " + e.TLSFix + ", then: " + restart
 		}
 	case !e.wanted():
 		severity, fix, what = Error, restart, fmt.Sprintf("config.json says %s, so it was started with something else", e.Host)
