@@ -87,6 +87,7 @@ func newTable(parts parts) *command.Table {
 	addMemory(t)
 	addTasks(t)
 	addRuns(t)
+	addWatch(t)
 	addApprovals(t)
 	addContext(t)
 	addProfiles(t)

@@ -42,6 +42,7 @@ type daemonBus struct {
 	bus     bus.Bus
 	control *nats.Conn
 	runners *dispatch.Runners
+	warden  *dispatch.Warden
 	stop    context.CancelFunc
 	over    sync.WaitGroup
 }
@@ -67,9 +68,12 @@ func (d *daemonBus) Start(ctx context.Context) (state daemon.BusState, err error
 	if d.runners, err = dispatch.ListenRunners(d.control, d.st, d.log); err != nil {
 		return state, err
 	}
+	if err = d.startWarden(ctx); err != nil {
+		return state, busError(err)
+	}
 	disp := dispatch.New(dispatch.Options{
 		Store: d.st, Conn: d.control, Start: d.begin, Reply: replyOf, Runs: localRuns(d.file.Dispatch.Runs), Tries: d.file.Dispatch.Tries,
-		Runners: d.runners, Local: d.onlyHere, Over: d.endCredentials, Log: d.log,
+		Runners: d.runners, Local: d.onlyHere, Over: d.runOver, News: d.tellNews, Log: d.log,
 	})
 	ctx, d.stop = context.WithCancel(context.WithoutCancel(ctx))
 	d.over.Go(func() {
@@ -89,6 +93,9 @@ func (d *daemonBus) Stop(context.Context) error {
 	if d.stop != nil {
 		d.stop()
 		d.over.Wait()
+	}
+	if d.warden != nil {
+		d.warden.Close()
 	}
 	if d.runners != nil {
 		_ = d.runners.Close() // its connection is closed next
@@ -114,11 +121,16 @@ func localRuns(configured int) int {
 func openBus(ctx context.Context, home string, file *config.Config, log *slog.Logger) (bus.Bus, error) {
 	b := file.Bus
 	if b.URL != "" {
-		return bus.Connect(ctx, bus.External{URL: b.URL, CredsFile: b.Creds, AccountKeyFile: b.AccountKey, CAFile: b.CA})
+		return bus.Connect(ctx, bus.External{
+			URL: b.URL, CredsFile: b.Creds, AccountKeyFile: b.AccountKey, CAFile: b.CA, Home: home, Dir: filepath.Join(home, busFolder), Log: log,
+		})
 	}
 	host, port, err := b.Address()
 	if err != nil {
 		return nil, err
+	}
+	if (b.TLSCert == "") != (b.TLSKey == "") {
+		return nil, &config.HintError{Message: "bus.tls_cert and bus.tls_key belong together, and one is missing", Hint: "make both: ravi bus tls NAME-OR-ADDRESS…, and set both as it says"}
 	}
 	o := bus.Options{
 		Dir: filepath.Join(home, busFolder), Home: home, Host: host, Port: port, AllowFrom: b.AllowFrom, MaxStore: b.MaxStoreMB << 20, Log: log,
@@ -130,7 +142,7 @@ func openBus(ctx context.Context, home string, file *config.Config, log *slog.Lo
 		o.WebSocket = &bus.WebSocket{Host: w.Host, Port: w.Port, Origins: w.Origins}
 	}
 	if l := b.Leaf; l != nil {
-		o.Leaf = &bus.Leaf{URL: l.URL, CredsFile: l.Creds}
+		o.Leaf = &bus.Leaf{URL: l.URL, CredsFile: l.Creds, CA: l.CA}
 	}
 	return bus.Start(ctx, o)
 }
@@ -175,7 +187,7 @@ func (d *daemonBus) beginIn(ctx context.Context, env *command.Env, t dispatch.Tr
 	if err != nil {
 		return err
 	}
-	onBus, err := d.orderBus(ctx, t)
+	onBus, err := d.orderBus(ctx, t, work)
 	if err != nil {
 		return err
 	}

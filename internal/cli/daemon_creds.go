@@ -2,8 +2,11 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"ravi/internal/bus"
 	"ravi/internal/dispatch"
@@ -11,13 +14,33 @@ import (
 	"ravi/sandbox"
 )
 
-// ownerTTL is the life of a run's own credential. Its process has it renewed while it lives.
-const ownerTTL = time.Hour
+// runCredTTL is the life of a run's credentials. Its process has them renewed while it lives.
+const runCredTTL = time.Hour
 
 // orderBus is what the process of a try needs of the bus; nil: nothing.
-func (d *daemonBus) orderBus(ctx context.Context, t dispatch.Try) (*orderBus, error) {
+func (d *daemonBus) orderBus(ctx context.Context, t dispatch.Try, work agentsWorkInput) (*orderBus, error) {
+	connect, err := parseConnect(work.Connect)
+	if err != nil {
+		return nil, err
+	}
+	o := &orderBus{URL: d.bus.URL(), CA: d.bus.Trust().CA, Runner: t.Runner, Try: t.Work.Tries}
+	if connect.on {
+		if err := d.warden.Watch(ctx, t.Work.Client); err != nil && !errors.Is(err, bus.ErrExternal) {
+			return nil, err
+		}
+		cred, _, err := d.mint(ctx, bus.Request{Kind: bus.KindGuest, Name: t.RunID, Account: t.Work.Client, RunID: t.RunID, TTL: runCredTTL})
+		if err != nil && !errors.Is(err, bus.ErrExternal) { // on another's bus there are no accounts for guests
+			return nil, err
+		}
+		if err == nil {
+			o.Guest = string(cred.File())
+		}
+	}
 	if t.Runner == "" {
-		return nil, nil
+		if o.Guest == "" {
+			return nil, nil
+		}
+		return o, nil
 	}
 	found, err := d.st.ListBusCredentials(ctx, store.BusCredentialFilter{Live: true, Kind: store.BusRunner, Name: t.Runner})
 	if err != nil {
@@ -26,13 +49,12 @@ func (d *daemonBus) orderBus(ctx context.Context, t dispatch.Try) (*orderBus, er
 	if len(found) == 0 {
 		return nil, fmt.Errorf("the runner %s has no credential that holds", t.Runner)
 	}
-	cred, _, err := d.mint(ctx, bus.Request{Kind: bus.KindOwner, Name: t.RunID, RunID: t.RunID, TTL: ownerTTL})
+	cred, _, err := d.mint(ctx, bus.Request{Kind: bus.KindOwner, Name: t.RunID, RunID: t.RunID, TTL: runCredTTL})
 	if err != nil {
 		return nil, err
 	}
-	return &orderBus{
-		URL: d.bus.URL(), CA: d.bus.Trust().CA, Credential: string(cred.File()), Runner: t.Runner, Peer: found[0].XKey, Try: t.Work.Tries,
-	}, nil
+	o.Credential, o.Peer = string(cred.File()), found[0].XKey
+	return o, nil
 }
 
 // onlyHere says that a runner cannot do a piece of work: it is about folders of this machine, or asks for no isolation.
@@ -43,6 +65,34 @@ func (d *daemonBus) onlyHere(ctx context.Context, w store.Work) bool {
 	}
 	in, err := workOf(a)
 	return err != nil || len(in.Volumes) > 0 || in.Backend == sandbox.BackendHost || in.Backend == sandbox.BackendNone
+}
+
+// startWarden hears the guests of runs that are under way.
+func (d *daemonBus) startWarden(ctx context.Context) (err error) {
+	d.warden, err = dispatch.NewWarden(d.control, d.st, func(ctx context.Context, client string) (*nats.Conn, error) { return d.bus.Client(ctx, client) }, d.log)
+	if err != nil {
+		return err
+	}
+	live, err := d.st.ListBusCredentials(ctx, store.BusCredentialFilter{Live: true, Kind: store.BusGuest})
+	for _, c := range live {
+		err = errors.Join(err, d.warden.Watch(ctx, c.Client))
+	}
+	return err
+}
+
+// tellNews tells what works on a session that something more was said in it.
+func (d *daemonBus) tellNews(ctx context.Context, running, next store.Work) error {
+	m, err := d.st.Message(ctx, next.MessageID)
+	if err != nil {
+		return err
+	}
+	return d.warden.Tell(running.Client, running.RunID, "message", map[string]any{"session": m.SessionID, "seq": m.Seq, "role": m.Role})
+}
+
+// runOver ends what a run had of the bus.
+func (d *daemonBus) runOver(ctx context.Context, runID string) error {
+	d.warden.Forget(runID)
+	return d.endCredentials(ctx, runID)
 }
 
 // endCredentials ends those of a run that is over.
@@ -59,7 +109,8 @@ func (d *daemonBus) endCredentials(ctx context.Context, runID string) error {
 		accounts[c.Client] = true
 	}
 	for account := range accounts {
-		if err := d.applyRevoked(ctx, account); err != nil {
+		// A server that is not ours lets it hold to its end, which is an hour at most.
+		if err := d.applyRevoked(ctx, account); err != nil && !errors.Is(err, bus.ErrExternal) {
 			return err
 		}
 	}
@@ -92,7 +143,12 @@ func (d *daemonBus) applyAllRevoked(ctx context.Context) error {
 		accounts[c.Client] = true
 	}
 	for account := range accounts {
-		if err := d.applyRevoked(ctx, account); err != nil {
+		err := d.applyRevoked(ctx, account)
+		if errors.Is(err, bus.ErrExternal) {
+			d.log.Warn("credentials that are revoked here hold on the bus until their end", "error", err.Error())
+			continue
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -109,9 +165,9 @@ func (d *daemonBus) renew(ctx context.Context, user string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if c.Kind != store.BusOwner || c.RevokedAt != nil || r.Status.Final() {
+	if c.Kind != store.BusOwner && c.Kind != store.BusGuest || c.RevokedAt != nil || r.Status.Final() {
 		return "", fmt.Errorf("the credential %s is not renewed: its run is over: %w", c.Name, store.ErrFinal)
 	}
-	cred, _, err := d.mint(ctx, bus.Request{Kind: bus.KindOwner, Name: c.Name, RunID: c.RunID, TTL: ownerTTL, User: c.ID})
+	cred, _, err := d.mint(ctx, bus.Request{Kind: bus.Kind(c.Kind), Name: c.Name, Account: c.Client, RunID: c.RunID, TTL: runCredTTL, User: c.ID})
 	return string(cred.File()), err
 }

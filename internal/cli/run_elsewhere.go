@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"path/filepath"
 	"time"
 
@@ -20,11 +21,42 @@ const reachRunner = 15 * time.Second
 
 // joinBus has a run use the bus by its order, until leave.
 func joinBus(ctx context.Context, env *command.Env, o order, opts *runs.Options) (leave func(), err error) {
-	cred, err := bus.ParseCredential([]byte(o.Bus.Credential))
+	home, err := env.Home()
 	if err != nil {
 		return nil, err
 	}
-	home, err := env.Home()
+	if o.Bus.Guest != "" {
+		if opts.Bus, err = busOfGuest(home, o.Bus); err != nil {
+			return nil, err
+		}
+	}
+	if o.Bus.Runner == "" {
+		return func() {}, nil
+	}
+	return goElsewhere(ctx, home, o, opts)
+}
+
+// busOfGuest is the bus for what runs in the sandbox.
+func busOfGuest(home string, o *orderBus) (*runs.Bus, error) {
+	cred, err := bus.ParseCredential([]byte(o.Guest))
+	if err != nil {
+		return nil, err
+	}
+	return &runs.Bus{
+		Serve: func(ctx context.Context, conn net.Conn) error {
+			return bus.Bridge(ctx, conn, o.URL, bus.Trust{CA: o.CA})
+		},
+		Credential: o.Guest, Secrets: []string{cred.Seed.Reveal()},
+		Renew: func(ctx context.Context) (string, error) {
+			by, err := askRenewed(ctx, home, cred)
+			return string(by.File()), err
+		},
+	}, nil
+}
+
+// goElsewhere has the run's sandboxes be made by a runner.
+func goElsewhere(ctx context.Context, home string, o order, opts *runs.Options) (leave func(), err error) {
+	cred, err := bus.ParseCredential([]byte(o.Bus.Credential))
 	if err != nil {
 		return nil, err
 	}
@@ -59,20 +91,28 @@ func joinBus(ctx context.Context, env *command.Env, o order, opts *runs.Options)
 	return nc.Close, nil
 }
 
-// renewal asks the daemon for a new life of a run's credential.
+// renewal asks the daemon for a new life of a run's credential, in time.
 func renewal(home string, have bus.Credential) func(context.Context) (bus.Credential, error) {
 	return func(ctx context.Context) (bus.Credential, error) {
-		if time.Until(have.Expires) > ownerTTL/2 {
+		if time.Until(have.Expires) > runCredTTL/2 {
 			return have, nil
 		}
-		var out renewedCredential
-		if err := daemon.Ask(ctx, filepath.Join(home, daemon.Socket), "bus-creds/renew", credsRenewInput{User: have.User}, &out); err != nil {
-			return have, err
-		}
-		by, err := bus.ParseCredential([]byte(out.File))
+		renewed, err := askRenewed(ctx, home, have)
 		if err == nil {
-			have, err = have.Renewed(by)
+			have = renewed
 		}
 		return have, err
 	}
+}
+
+func askRenewed(ctx context.Context, home string, have bus.Credential) (bus.Credential, error) {
+	var out renewedCredential
+	if err := daemon.Ask(ctx, filepath.Join(home, daemon.Socket), "bus-creds/renew", credsRenewInput{User: have.User}, &out); err != nil {
+		return have, err
+	}
+	by, err := bus.ParseCredential([]byte(out.File))
+	if err != nil {
+		return have, err
+	}
+	return have.Renewed(by)
 }

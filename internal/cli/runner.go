@@ -163,8 +163,8 @@ when they were heard last. One that was silent for ten seconds gets nothing new.
 	})
 	add(t, command.Spec[runnersForgetInput, struct{}]{
 		Group: "runners", Name: "forget", Access: command.Write, Reach: command.OperatorOnly,
-		Summary:  "Leave a runner out of the list",
-		Long:     `Forgets what a runner said of itself. If it still runs it says so again; its
+		Summary: "Leave a runner out of the list",
+		Long: `Forgets what a runner said of itself. If it still runs it says so again; its
 credential is ended with ravi bus creds revoke.`,
 		Examples: []command.Example{{Line: "ravi runners forget far"}},
 		Handler: func(ctx context.Context, env *command.Env, in runnersForgetInput) (none struct{}, err error) {

@@ -125,12 +125,14 @@ type order struct {
 type orderBus struct {
 	URL string `json:"url"`
 	CA  string `json:"ca,omitempty"` // a file
-	// Credential is its own, as a file of credentials has it.
-	Credential string `json:"credential"`
-	// Runner lends the sandbox, and Peer is its public key; empty: this machine. Try tells the tries of the work apart.
-	Runner string `json:"runner,omitempty"`
-	Peer   string `json:"peer,omitempty"`
-	Try    int    `json:"try,omitempty"`
+	// Guest is the credential of what runs in the sandbox, as a file of credentials has it; empty: it has none.
+	Guest string `json:"guest,omitempty"`
+	// Runner lends the sandbox, and Peer is its public key; empty: this machine. Credential is the run's own for that, and
+	// Try tells the tries of the work apart.
+	Credential string `json:"credential,omitempty"`
+	Runner     string `json:"runner,omitempty"`
+	Peer       string `json:"peer,omitempty"`
+	Try        int    `json:"try,omitempty"`
 }
 
 // ownerArg is the argument of a process that does a run by itself.

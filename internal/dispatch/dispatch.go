@@ -46,6 +46,8 @@ type Options struct {
 	Runners *Runners
 	// Local says that a runner cannot do a piece of work; nil: each can do all.
 	Local func(ctx context.Context, w store.Work) bool
+	// News is told that something was said in a session that is worked on; may be nil.
+	News func(ctx context.Context, running, next store.Work) error
 	// Over is told that a run is over, whatever came of it; may be nil.
 	Over func(ctx context.Context, runID string) error
 	// Tries is how many tries may come to nothing; 0 is 3.

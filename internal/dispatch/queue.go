@@ -134,8 +134,25 @@ func (d *Dispatcher) publish(ctx context.Context) error {
 		if err := d.o.Store.PublishedWork(ctx, ids); err != nil {
 			return err
 		}
+		d.tellNews(ctx, found)
 		if len(found) < mostPublished {
 			return nil
+		}
+	}
+}
+
+// tellNews tells runs that more was said in their sessions. That is a courtesy: the message is worked on in its turn.
+func (d *Dispatcher) tellNews(ctx context.Context, said []store.Work) {
+	if d.o.News == nil {
+		return
+	}
+	for _, w := range said {
+		running, err := d.o.Store.ListWork(ctx, store.WorkFilter{Live: true, Status: store.WorkRunning, SessionID: w.SessionID})
+		for _, r := range running {
+			err = errors.Join(err, d.o.News(ctx, r, w))
+		}
+		if err != nil {
+			d.o.Log.Debug("a run was not told that more was said", "work", w.ID, "error", err.Error())
 		}
 	}
 }

@@ -101,7 +101,16 @@ func TestRunLosesItsRunner(t *testing.T) {
 	o.Config = sandbox.Default()
 	o.Config.MemoryMiB = 512
 	o.Elsewhere = l.dial(t, &work)
-	o.Stdout = onWrite(func() { l.last.Close() })
+	o.Stdout = onWrite(func() {
+		// From here it can only be ended with its run.
+		boxes, err := o.Store.ListSandboxes(t.Context(), store.SandboxFilter{Live: true})
+		if err != nil || len(boxes) != 1 {
+			t.Errorf("its sandboxes are %+v %v", boxes, err)
+		} else if err := (Sweeper{Home: o.Home, Store: o.Store}).Kill(t.Context(), boxes[0]); err == nil || l.Status().Running != 1 {
+			t.Errorf("killing it from here: %v", err)
+		}
+		l.last.Close()
+	})
 	task, err := Run(t.Context(), o)
 	if task == nil || task.Status == store.RunSucceeded || task.Reason != keeper.ReasonRunner {
 		t.Errorf("%+v %v", task, err)

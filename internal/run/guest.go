@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"path/filepath"
 	"strings"
 
 	"ravi/internal/gitbox"
@@ -60,3 +61,23 @@ func (l *lastBytes) Write(p []byte) (int, error) {
 }
 
 func (l *lastBytes) String() string { return string(l.b) }
+
+// layout says where the repository is in the sandbox. On the host itself that
+// is the sandbox's own directory, and there is only the caller to be anybody.
+func (s *state) layout() gitbox.Layout {
+	if s.sb.Backend() != sandbox.BackendHost {
+		return gitbox.DefaultLayout
+	}
+	work := s.sb.Workspace()
+	return gitbox.Layout{Work: work, Private: filepath.Join(filepath.Dir(work), "private"), User: s.sb.User(), Root: s.sb.User()}
+}
+
+func (s *state) enter(ctx context.Context) error {
+	if err := s.base.Enter(ctx, guest{s.sb}, s.layout()); err != nil {
+		return err
+	}
+	if s.Task == "" {
+		return nil
+	}
+	return s.sb.Files().Write(ctx, s.layout().Work+"/"+TaskTextFile, strings.NewReader(s.Task))
+}

@@ -96,6 +96,8 @@ type Options struct {
 	Vault   *secret.Store
 	// Elsewhere opens a session with a runner, which makes one of the run's sandboxes; nil: they are this machine's.
 	Elsewhere func(context.Context) (remote.Session, error)
+	// Bus lets what runs in the sandbox speak on the bus; nil: it does not.
+	Bus *Bus
 	// Models are what the run may call by the broker; nil: nothing. Agent is the agent program that does the task; nil:
 	// Command is run as it is.
 	Models *Models
@@ -314,6 +316,7 @@ func (s *state) all(ctx context.Context) (err error) {
 	s.task.Timings["create"] = took.Milliseconds() // not what of it was waited for
 	if s.sb != nil {
 		defer func() { err = errors.Join(err, s.close()) }()
+		defer s.heedCancel(ctx)()
 		s.renew(context.WithoutCancel(ctx))
 		defer s.stopRenewing()
 	}
@@ -332,6 +335,11 @@ func (s *state) all(ctx context.Context) (err error) {
 	if err := s.checkNode(ctx); err != nil {
 		return s.ended(ctx, err)
 	}
+	leaveBus, err := s.giveBus(ctx)
+	if err != nil {
+		return s.ended(ctx, &failure{"bus", err})
+	}
+	defer leaveBus()
 	stopSaving := s.saveNowAndThen(ctx)
 	err = s.step("command", "Run "+s.Command[0], func() error { return s.command(ctx) })
 	stopSaving()
@@ -393,7 +401,7 @@ func (s *state) sandboxOptions() ([]sandbox.Option, error) {
 		opts = append(opts, sandbox.WithNetworkProxy(*s.NetworkProxy))
 	}
 	opts = append(opts, sandbox.WithExtraCAs(s.ExtraCAs))
-	opts = append(opts, s.contextOptions()...)
+	opts = append(append(opts, s.contextOptions()...), s.busOptions()...)
 	if s.RealPaths {
 		opts = append(opts, sandbox.WithRealPaths())
 	}
@@ -465,26 +473,6 @@ func first(n gitbox.Names) string {
 	return strings.Join(n.First[:most], ", ") + ", …"
 }
 
-// layout says where the repository is in the sandbox. On the host itself that
-// is the sandbox's own directory, and there is only the caller to be anybody.
-func (s *state) layout() gitbox.Layout {
-	if s.sb.Backend() != sandbox.BackendHost {
-		return gitbox.DefaultLayout
-	}
-	work := s.sb.Workspace()
-	return gitbox.Layout{Work: work, Private: filepath.Join(filepath.Dir(work), "private"), User: s.sb.User(), Root: s.sb.User()}
-}
-
-func (s *state) enter(ctx context.Context) error {
-	if err := s.base.Enter(ctx, guest{s.sb}, s.layout()); err != nil {
-		return err
-	}
-	if s.Task == "" {
-		return nil
-	}
-	return s.sb.Files().Write(ctx, s.layout().Work+"/"+TaskTextFile, strings.NewReader(s.Task))
-}
-
 // command runs the user's command and notes how it ended.
 func (s *state) command(ctx context.Context) error {
 	if s.Agent != nil && s.Agent.Loop != nil {
@@ -492,6 +480,7 @@ func (s *state) command(ctx context.Context) error {
 	}
 	c := sandbox.Cmd{Args: s.Command, Env: s.contextEnv()}
 	maps.Copy(c.Env, s.modelEnv())
+	maps.Copy(c.Env, s.busEnv())
 	show := s.Stdout
 	if s.Agent != nil {
 		l, err := s.launch(ctx)

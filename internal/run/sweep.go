@@ -26,8 +26,11 @@ type Sweeper struct {
 	AuditHead string
 }
 
-// Kill ends one sandbox, from any state.
+// Kill ends one sandbox, from any state. One that is on another machine is its run's process's alone.
 func (s Sweeper) Kill(ctx context.Context, b store.Sandbox) error {
+	if b.Dir == "" && !b.Seen.Final() && procid.Alive(b.Owner) {
+		return WithHint(fmt.Errorf("the sandbox %s is on a runner, and ends with its run", b.ID), "ravi runs cancel "+b.RunID)
+	}
 	if err := s.end(ctx, b.ID, "killed"); err != nil {
 		return err
 	}
