@@ -108,7 +108,7 @@ func TestStopsWithoutEndAreBounded(t *testing.T) {
 	s, peer := halfSession(t)
 	go func() { _, _ = io.Copy(io.Discard, peer) }()
 	out := muxFrame(muxWindow, muxSyn, 1, 0)
-	const n = 20000 // more than a stream's window, so that it must have been read
+	const n = 100000 // more than a stream's window, so that it must have been read
 	for i := range n {
 		out = append(out, muxFrame(muxData, 0, 1, 4)...)
 		out = binary.BigEndian.AppendUint32(out, uint32(2*i+3))

@@ -274,6 +274,41 @@ func TestReplayMakesNothing(t *testing.T) {
 	}
 }
 
+// The first frame makes the session that its hello was for. Forged ones, and those on the subject of another run, make
+// nothing and stop nothing.
+func TestFirstFrameIsOfItsHello(t *testing.T) {
+	b := newMemBus()
+	dp, lp := parties(t)
+	names := make(chan Name, 10)
+	l, err := listen(b, Wildcard("r1"), lp, func(ctx context.Context, n Name, _ *Session) {
+		names <- n
+		<-ctx.Done()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	down, up := testName.Subjects()
+	other := strings.Replace(down, ".1.", ".2.", 1)
+	b.hook = func(subject string, p []byte) [][]byte {
+		if subject != down || p[0] != kindFrame {
+			return [][]byte{p}
+		}
+		b.deliver(other, p)
+		forged := bytes.Clone(p)
+		forged[len(forged)-1] ^= 1
+		return [][]byte{forged, p}
+	}
+	s, err := dial(context.Background(), b, Config{Send: down, Receive: up, Self: dp.self, Peer: dp.peer})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if n := <-names; n != testName || l.Sessions() != 1 || len(names) != 0 {
+		t.Fatalf("%v, and %d more of %d", n, len(names), l.Sessions())
+	}
+}
+
 // Hellos without the first frame behind them are held in a bounded number, for a bounded time.
 func TestHalfOpenIsBounded(t *testing.T) {
 	b := newMemBus()

@@ -205,7 +205,7 @@ func (l *Listener) promote(subject string, id sessionID, packet []byte) {
 		if h.agreed.id != id || h.name != subject || !time.Now().Before(h.until) {
 			continue
 		}
-		name, err := parseName(subject)
+		name, err := parseName(h.name)
 		if err != nil {
 			return
 		}
@@ -217,19 +217,19 @@ func (l *Listener) promote(subject string, id sessionID, packet []byte) {
 		down, up := name.Subjects()
 		c := newConn(l.bus, up, down, h.agreed, l.options)
 		c.opened(plain)
-		s := &served{c, subject, h.hash}
-		if !l.room(subject) {
+		s := &served{c, h.name, h.hash}
+		if !l.room(h.name) {
 			c.fail(ErrBusy, overBusy)
 		}
 		if c.reason() != nil {
 			go c.run() // it tells the other end, and no more
 			return
 		}
-		if old := l.names[subject]; old != nil {
+		if old := l.names[h.name]; old != nil {
 			old.conn.fail(ErrReplaced, overReplaced)
 			delete(l.sessions, old.conn.out.id)
 		}
-		l.sessions[id], l.names[subject] = s, s
+		l.sessions[id], l.names[h.name] = s, s
 		l.serving.Add(1)
 		go l.serve(name, s)
 		return
