@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -71,3 +72,23 @@ while True:
     if not p: break
     b += p
 print(len(b), b[:5], b[-4:])`
+
+// A sandbox that sees its workspace only does so there as well, and a service is reached by TLS, too.
+func TestWorkspaceOnlyAndTLS(t *testing.T) {
+	needNetwork(t)
+	g := newRig(t, Options{})
+	sb := g.open(t, nil, sandbox.WithWorkspaceOnly(), sandbox.WithService("hello", sandbox.HTTPService(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "hello %s", r.Host)
+	}))))
+	for _, user := range []string{"user", "root"} {
+		r, err := sb.Exec(t.Context(), sandbox.Cmd{User: user, Shell: "touch /usr/x /opt/x /var/x 2>/dev/null; ls /usr/x /opt/x /var/x 2>/dev/null; touch /workspace/" + user + " && echo done"})
+		if err != nil || r.Stdout != "done\n" {
+			t.Errorf("%s: %+v %v", user, r, err)
+		}
+	}
+	for _, url := range []string{"http://hello.ravi.internal", "https://hello.ravi.internal"} {
+		if got := python(t, sb, "import sys, urllib.request\nprint(urllib.request.urlopen(sys.argv[1], timeout=60).read().decode())", url); got != "hello hello.ravi.internal\n" {
+			t.Errorf("%s: %q", url, got)
+		}
+	}
+}
