@@ -29,8 +29,8 @@ func addWatch(t *command.Table) {
 		Group: "runs", Name: "watch", Access: command.Read, Reach: command.LocalOnly,
 		Summary: "Follow what happens in a run, until it has ended",
 		Long: `Shows the events of a run from their beginning, and those that come, until the
-run has ended: its steps, what its agent says and does, and what goes wrong. With
---json each is a line. It ends with the run's exit code.`,
+run has ended: its steps, what its agent says and does, and what goes wrong.
+With --json each is a line. It ends with the run's exit code.`,
 		Examples: []command.Example{{Line: "ravi runs watch run01jf"}, {What: "for a program", Line: "ravi runs watch run01jf --json"}},
 		Handler:  watchRun,
 		Print:    func(*command.Env, io.Writer, runItem) error { return nil },
@@ -40,9 +40,9 @@ run has ended: its steps, what its agent says and does, and what goes wrong. Wit
 	add(t, command.Spec[eventsStreamInput, struct{}]{
 		Group: "events", Name: "stream", Access: command.Read, Reach: command.LocalOnly,
 		Summary: "Follow what happens: runs, messages, work, keys and more",
-		Long: `Shows what happens from now on, a line each, until Ctrl-C; with --after what came
-after the event with that number, as far as it is kept (the last 100,000). No
-event has what was said, nor any secret.`,
+		Long: `Shows what happens from now on, a line each, until Ctrl-C; with --after what
+came after the event with that number, as far as it is kept (the last 100,000).
+No event has what was said, nor any secret.`,
 		Examples: []command.Example{{Line: "ravi events stream"}, {What: "of work alone, again from the beginning", Line: "ravi events stream --after 0 --kind work. --json"}},
 		Handler:  streamEvents,
 		Print:    func(*command.Env, io.Writer, struct{}) error { return nil },
