@@ -58,6 +58,7 @@ type Sandbox struct {
 	client        *guestapi.Client
 	record        Recorder
 
+	lanes        spareLanes
 	line         *line // the owner's to the network's gateway; nil without one
 	secrets      secrets
 	serviceNames []string
@@ -467,6 +468,7 @@ func (s *Sandbox) Detach() {
 	s.line.hangUp()
 	s.visits.end()
 	s.client.HTTP.CloseIdleConnections()
+	s.lanes.close()
 }
 
 // Close ends the sandbox and waits until nothing of it is left; of one that this
@@ -484,6 +486,7 @@ func (s *Sandbox) Close() error {
 		s.line.hearTheRest()
 		s.visits.end()
 		s.client.HTTP.CloseIdleConnections()
+		s.lanes.close()
 		if s.record != nil {
 			s.closeErr = errors.Join(s.closeErr, s.record.Ended(ctx, s.ID, s.inst.End().Reason))
 		}

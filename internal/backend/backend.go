@@ -77,6 +77,9 @@ type Instance interface {
 	Ready(ctx context.Context) ([]string, error)
 	// Dial connects to what serves the guest agent's protocol (guestapi).
 	Dial(ctx context.Context) (net.Conn, error)
+	// Lane takes a way of its own for the input and output of one process;
+	// keeper.ErrNoLane if there is none left.
+	Lane(ctx context.Context) (keeper.Lane, error)
 	Pause(ctx context.Context) error
 	Resume(ctx context.Context) error
 	Checkpoint(ctx context.Context, dir string) error

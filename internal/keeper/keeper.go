@@ -78,6 +78,9 @@ type Plan struct {
 	// that the guest was restored and remembers a session.
 	LinkToken string `json:"link_token,omitempty"`
 	Resume    bool   `json:"resume,omitempty"`
+	// Lanes is how many lanes (link.NewLane) the guest is born with. One that
+	// was restored must have as many as it had, and they are of no use.
+	Lanes int `json:"lanes,omitempty"`
 	// Network is the sandbox's network; nil: it has none.
 	Network *Network `json:"network,omitempty"`
 	// Grace is how long a sandbox outlives its owner; within it another owner
@@ -91,7 +94,7 @@ type Plan struct {
 // Request is one line that an owner sends to the supervisor.
 type Request struct {
 	// Op is one of attach, watch, pause, resume, checkpoint, stats, network,
-	// end. Attach makes the one who asks the owner, if there is none; watch only
+	// lane, end. Attach makes the one who asks the owner, if there is none; watch only
 	// has it told what becomes of the sandbox.
 	Op string `json:"op"`
 	// Dir is where a checkpoint goes.
@@ -121,6 +124,8 @@ type Reply struct {
 	Stats  *Stats `json:"stats,omitempty"`
 	// Notes are things about this sandbox that the owner should be told once.
 	Notes []string `json:"notes,omitempty"`
+	// Lane is the number of the lane whose two descriptors come with this answer.
+	Lane uint32 `json:"lane,omitempty"`
 	// RelayPID and RelayStart are which process the relay is, with the event
 	// wired and the answer to attach: an owner whose supervisor is killed must
 	// end it.
@@ -169,7 +174,8 @@ type MakerReply struct {
 
 // MakerRequest is what the maker reads from its descriptor 3. When Op is
 // "make", descriptors 4 and 5 are the guest's end of the link, to read and to
-// write, and 6 is the network namespace of a sandbox that has one.
+// write, and 6 is the network namespace of a sandbox that has one. The ends of
+// the plan's lanes follow.
 type MakerRequest struct {
 	// Op is one of make, pause, resume, checkpoint.
 	Op      string          `json:"op"`
