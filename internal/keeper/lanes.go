@@ -23,7 +23,7 @@ type Lane struct {
 }
 
 // ErrNoLane says that a sandbox has no lane to give.
-var ErrNoLane = errors.New("the sandbox has no lane left")
+var ErrNoLane = errors.New("the sandbox has no lane to give")
 
 // makeLanes makes the plan's lanes, and returns the guest's ends.
 func (s *supervisor) makeLanes() ([]*os.File, error) {
@@ -53,7 +53,7 @@ func (s *supervisor) giveLane(c net.Conn) {
 	to, ok := c.(*net.UnixConn)
 	switch {
 	case !ok || s.plan.Lanes == 0:
-		none("this kind of sandbox has none")
+		none("this kind has none")
 		return
 	case s.plan.Resume:
 		none("one that was restored has none")
