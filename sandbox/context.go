@@ -65,7 +65,7 @@ func (s *Sandbox) showFolder(what string, v Volume) (at string, mounts []backend
 	}
 	switch {
 	case s.backend != BackendHost:
-		return v.Guest, []backend.Mount{{Host: real, Guest: v.Guest, ReadOnly: true, Own: true}}, nil
+		return v.Guest, []backend.Mount{{Host: real, Guest: v.Guest, ReadOnly: true, Own: true, Copy: true, Keep: v.Guest != guestContext}}, nil
 	case s.sealed():
 		return real, []backend.Mount{{Host: real, Guest: real, ReadOnly: true}}, nil
 	}

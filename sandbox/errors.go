@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"connectrpc.com/connect"
+
+	"ravi/internal/keeper"
 )
 
 // InitError is why a sandbox could not be started. Every failure of Open is
@@ -41,6 +43,7 @@ var (
 // EndError says why a sandbox ended.
 type EndError struct {
 	// Reason is closed, owner_gone, oom, sandbox_died, violation, keeper_died,
+	// runner_gone (of one on another machine, WithBackend),
 	// another reason that its owner gave, or detached: this process let go of
 	// the sandbox, which may live on.
 	Reason string
@@ -67,6 +70,8 @@ func (e *EndError) Error() string {
 		return "this process has let go of the sandbox"
 	case "keeper_died":
 		return "the sandbox ended since its keeper was killed"
+	case keeper.ReasonRunner:
+		return "the sandbox ended since its runner, or the way there, was gone"
 	}
 	return "the sandbox ended: " + e.Reason
 }

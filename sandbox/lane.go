@@ -3,6 +3,7 @@ package sandbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"sync"
@@ -11,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 	"golang.org/x/sys/unix"
 
+	"ravi/internal/backend"
 	"ravi/internal/guestapi/process"
 	"ravi/internal/keeper"
 )
@@ -74,7 +76,11 @@ func (s *spareLanes) close() {
 func (p *Process) takeLane(ctx context.Context, m *process.StartRequest) (err error) {
 	l, ok := p.sb.lanes.take()
 	if !ok {
-		if l, err = p.sb.inst.Lane(ctx); errors.Is(err, keeper.ErrNoLane) {
+		err = fmt.Errorf("%w: this kind has none", keeper.ErrNoLane)
+		if from, ok := p.sb.inst.(backend.Laned); ok {
+			l, err = from.Lane(ctx)
+		}
+		if errors.Is(err, keeper.ErrNoLane) {
 			p.noLane = err.Error()
 			return nil
 		} else if err != nil {

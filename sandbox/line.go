@@ -183,6 +183,17 @@ func (l *line) hangUp() {
 	}
 }
 
+// hearSoFar waits until all that has happened until now is heard, if that can be: a gateway that ends with its sandbox tells
+// no more.
+func (l *line) hearSoFar(ctx context.Context) {
+	if l == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	_, _ = l.order(ctx, network.Order{Told: true}) // if it is gone there is nothing to hear
+}
+
 // hearTheRest waits until what the gateway of a sandbox that has ended told is
 // heard.
 func (l *line) hearTheRest() {

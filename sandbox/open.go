@@ -104,6 +104,7 @@ type options struct {
 	secrets    []Secret
 	services   map[string]Service
 	realPaths  bool
+	backend    backend.Backend
 
 	workspaceOnly bool
 }
@@ -129,7 +130,7 @@ func WithRecorder(r Recorder) Option { return func(o *options) { o.recorder = r 
 // WithInput shows a folder of the host, read-only, as /.ravi/in.
 func WithInput(dir string) Option {
 	return func(o *options) {
-		o.mounts = append(o.mounts, backend.Mount{Host: dir, Guest: "/.ravi/in", Overlay: true, Own: true})
+		o.mounts = append(o.mounts, backend.Mount{Host: dir, Guest: "/.ravi/in", Overlay: true, Own: true, Copy: true})
 	}
 }
 
@@ -161,9 +162,15 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (op
 	if err := cfg.Validate(); err != nil {
 		return fail("config", err, "see docs/configuration.md for every key")
 	}
-	be, name, err := pick(cfg)
+	be, name, err := o.pick(cfg)
 	if err != nil {
 		return fail("backend", err, "")
+	}
+	_, elsewhere := be.(backend.Elsewhere)
+	if elsewhere {
+		if err := o.checkElsewhere(cfg, workspace); err != nil {
+			return fail("config", err, "leave it out, or have the sandbox made on this machine")
+		}
 	}
 	if err := checkNet(cfg, name); err != nil {
 		return fail("config", err, "see docs/network.md for what a rule looks like, or set allow_net to false")
@@ -184,6 +191,9 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (op
 	}
 	sb := &Sandbox{ID: NewID(), cfg: cfg, backend: name, record: o.recorder, root: guestWorkspace, user: "user", floor: floor, beyond: out, own: true, workspaceOnly: o.workspaceOnly}
 	dir := filepath.Join(o.home, "sandboxes", sb.ID)
+	if elsewhere {
+		dir = "" // it has none here
+	}
 	if name == BackendHost {
 		sb.onHost(dir)
 	}
@@ -230,9 +240,11 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (op
 		// On shared folders only the sandbox's root is somebody outside: us.
 		sb.user = "root"
 	}
-	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
-		ended(keeper.ReasonFailed)
-		return fail("create", err, "check that "+o.home+" is writable and has room")
+	if !elsewhere {
+		if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
+			ended(keeper.ReasonFailed)
+			return fail("create", err, "check that "+o.home+" is writable and has room")
+		}
 	}
 	create, cancel := context.WithTimeoutCause(ctx, time.Duration(cfg.CreateTimeout)*time.Second,
 		fmt.Errorf("it was not made within %d s (create_timeout)", cfg.CreateTimeout))
@@ -259,7 +271,9 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (op
 		Owner: keep, Checkpoint: o.checkpoint, Sealed: sb.sealed(), WorkspaceOnly: sb.workspaceOnly,
 	})
 	if err != nil {
-		_ = os.RemoveAll(dir) // nothing was made yet
+		if dir != "" {
+			_ = os.RemoveAll(dir) // nothing was made yet
+		}
 		ended(keeper.ReasonFailed)
 		return fail("create", err, hintFor(err))
 	}
@@ -482,6 +496,11 @@ func (s *Sandbox) Close() error {
 		}
 		ctx, cancel := context.WithTimeoutCause(context.Background(), 30*time.Second, errors.New("it did not end within 30 s"))
 		defer cancel()
+		select {
+		case <-s.inst.Ended():
+		default:
+			s.line.hearSoFar(ctx)
+		}
 		s.closeErr = errors.Join(s.inst.Close(ctx), s.debug.leave())
 		s.line.hearTheRest()
 		s.visits.end()

@@ -49,7 +49,7 @@ type Cmd struct {
 	MaxOutput int
 	// Lane asks for a way to its standard input and output that nothing else of
 	// the sandbox is on, which is quicker to and fro. A sandbox has eight, each for
-	// one command, and none on the host or once it was restored; without one the
+	// one command, and none on the host, on another machine or once it was restored; without one the
 	// command works as others do, and Process.NoLane says why. When this process
 	// ends, so does that input, and nobody reads that output any more.
 	Lane bool

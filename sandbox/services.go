@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"ravi/internal/backend"
 	"ravi/internal/network"
 )
 
@@ -97,26 +98,46 @@ type visits struct {
 	over chan struct{}
 }
 
-// receive serves what processes of the sandbox connect to. dial connects to the
-// gateway; it is called again when that hangs up.
-func receive(ctx context.Context, dial func(context.Context) (net.Conn, error), services map[string]Service) (*visits, error) {
-	call := func(ctx context.Context) (*net.UnixConn, error) {
-		c, err := dial(ctx)
-		if err != nil {
-			return nil, err
-		}
-		u, ok := c.(*net.UnixConn)
-		if !ok {
-			c.Close()
-			return nil, errors.New("the gateway's socket is not a unix socket")
-		}
-		if err := json.NewEncoder(u).Encode(network.Hello{Services: true}); err != nil {
-			u.Close()
-			return nil, err
-		}
-		return u, nil
+// nextVisit waits for the next connection to a service, until ctx or the sandbox ends.
+type nextVisit func(ctx context.Context) (network.Visit, net.Conn, error)
+
+// callGateway has a gateway bring visits over a connection that dial makes.
+func callGateway(ctx context.Context, dial func(context.Context) (net.Conn, error)) (nextVisit, error) {
+	c, err := dial(ctx)
+	if err != nil {
+		return nil, err
 	}
-	c, err := call(ctx)
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		c.Close()
+		return nil, errors.New("the gateway's socket is not a unix socket")
+	}
+	if err := json.NewEncoder(u).Encode(network.Hello{Services: true}); err != nil {
+		u.Close()
+		return nil, err
+	}
+	return func(ctx context.Context) (network.Visit, net.Conn, error) {
+		hangUp := context.AfterFunc(ctx, func() { u.Close() })
+		visit, conn, err := network.ReadVisit(u)
+		if !hangUp() || err != nil {
+			u.Close()
+		}
+		return visit, conn, err
+	}, nil
+}
+
+// visitsOf says how the visits of a sandbox come.
+func visitsOf(inst backend.Instance) func(context.Context) (nextVisit, error) {
+	if v, ok := inst.(backend.Visited); ok {
+		return func(ctx context.Context) (nextVisit, error) { return v.Visits(ctx) }
+	}
+	return func(ctx context.Context) (nextVisit, error) { return callGateway(ctx, inst.DialEvents) }
+}
+
+// receive serves what processes of the sandbox connect to. call has them come; it is called again when none come any
+// more.
+func receive(ctx context.Context, call func(context.Context) (nextVisit, error), services map[string]Service) (*visits, error) {
+	next, err := call(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("its network gateway: %w", err)
 	}
@@ -128,9 +149,8 @@ func receive(ctx context.Context, dial func(context.Context) (net.Conn, error), 
 		defer all.Wait()
 		defer v.stop()
 		for {
-			hangUp := context.AfterFunc(ctx, func() { c.Close() })
 			for {
-				visit, conn, err := network.ReadVisit(c)
+				visit, conn, err := next(ctx)
 				if err != nil {
 					break
 				}
@@ -146,8 +166,6 @@ func receive(ctx context.Context, dial func(context.Context) (net.Conn, error), 
 					serve(ctx, conn)
 				})
 			}
-			hangUp()
-			c.Close()
 			// If another process serves from now on, the two must not take
 			// turns at full speed.
 			select {
@@ -155,7 +173,7 @@ func receive(ctx context.Context, dial func(context.Context) (net.Conn, error), 
 				return
 			case <-time.After(time.Second):
 			}
-			if c, err = call(ctx); err != nil {
+			if next, err = call(ctx); err != nil {
 				return // it has ended
 			}
 		}

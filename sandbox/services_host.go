@@ -56,7 +56,7 @@ func (s *Sandbox) serve(ctx context.Context, services map[string]Service) (*visi
 	if s.backend == BackendHost {
 		return serveSockets(s.servicesDir, services, s.inst.Ended())
 	}
-	return receive(ctx, s.inst.DialEvents, services)
+	return receive(ctx, visitsOf(s.inst), services)
 }
 
 // serveSockets listens for the services in dir until ended is closed.

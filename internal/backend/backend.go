@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"ravi/internal/keeper"
+	"ravi/internal/network"
 )
 
 // Spec describes one sandbox to a backend. All paths are absolute and of the
@@ -68,6 +69,9 @@ type Mount struct {
 	// Real says that Host has no symbolic link in it. If it has one when the sandbox is made, somebody put it there
 	// since the path was checked, and it is refused.
 	Real bool
+	// Copy says that what lies there may be copied to where the sandbox is: it is of Ravi's own making, the guest writes
+	// nothing to it, and nobody changes it while the sandbox lives. Keep says besides that it is worth to be kept there.
+	Copy, Keep bool
 }
 
 // Instance is one sandbox. Its methods may be called by several goroutines.
@@ -77,9 +81,6 @@ type Instance interface {
 	Ready(ctx context.Context) ([]string, error)
 	// Dial connects to what serves the guest agent's protocol (guestapi).
 	Dial(ctx context.Context) (net.Conn, error)
-	// Lane takes a way of its own for the input and output of one process;
-	// keeper.ErrNoLane if there is none left.
-	Lane(ctx context.Context) (keeper.Lane, error)
 	Pause(ctx context.Context) error
 	Resume(ctx context.Context) error
 	Checkpoint(ctx context.Context, dir string) error
@@ -105,6 +106,25 @@ type Instance interface {
 }
 
 var _ Instance = (*keeper.Handle)(nil)
+
+// Visited is an Instance that brings the connections to services itself, since they cannot come as descriptors on a
+// connection of DialEvents.
+type Visited interface {
+	// Visits has them come from now on. The function waits for the next one, until ctx or the sandbox ends.
+	Visits(ctx context.Context) (next func(context.Context) (network.Visit, net.Conn, error), err error)
+}
+
+// Laned is an Instance that may have ways of their own to the input and output of single commands, as descriptors.
+type Laned interface {
+	// Lane takes one, which serves one command; keeper.ErrNoLane, with the reason, if there is none left.
+	Lane(ctx context.Context) (keeper.Lane, error)
+}
+
+var _ Laned = (*keeper.Handle)(nil)
+
+// Elsewhere is what a Backend has besides if its sandboxes are on another machine: no path of this one means anything to
+// them, no other process can take hold of one, and they end with the process that made them.
+type Elsewhere interface{ Elsewhere() }
 
 // Backend makes sandboxes.
 type Backend interface {

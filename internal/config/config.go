@@ -38,6 +38,9 @@ type Config struct {
 	Audit Audit `json:"audit"`
 	// Agents is about the agent loop.
 	Agents Agents `json:"agents"`
+	// Bus is where messages travel, Dispatch how work becomes runs.
+	Bus      Bus      `json:"bus"`
+	Dispatch Dispatch `json:"dispatch"`
 
 	path string
 }

@@ -144,6 +144,8 @@ const (
 	ReasonNetwork   = "network_died" // what serves its network ended by itself
 	ReasonFailed    = "not_made"     // it was never made
 
+	// ReasonRunner is of a sandbox on another machine: the runner that had it, or the way there, is gone.
+	ReasonRunner = "runner_gone"
 	// ReasonDetached is of a hold that was let go of: the sandbox may live on.
 	ReasonDetached = "detached"
 )

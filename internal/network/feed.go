@@ -93,6 +93,8 @@ type Order struct {
 	Names []string `json:"names,omitempty"`
 	// ListNames has the answer say the names that were asked for.
 	ListNames bool `json:"list_names,omitempty"`
+	// Told has the answer come after all that has happened until now was told.
+	Told bool `json:"told,omitempty"`
 }
 
 // maxOrder bounds an Order, in bytes.
@@ -101,7 +103,11 @@ const maxOrder = 4 << 20
 // tell serves one owner until it is gone.
 func (g *Gateway) tell(c net.Conn, in *bufio.Reader) {
 	defer c.Close()
-	gone, answers := make(chan struct{}), make(chan Message)
+	type answer struct {
+		Message
+		told bool // not before all that has happened
+	}
+	gone, answers := make(chan struct{}), make(chan answer)
 	stop := make(chan struct{})
 	defer close(stop)
 	go func() {
@@ -112,7 +118,7 @@ func (g *Gateway) tell(c net.Conn, in *bufio.Reader) {
 				return
 			}
 			select {
-			case answers <- g.follow(order):
+			case answers <- answer{g.follow(order), order.Told}:
 			case <-stop:
 				return
 			}
@@ -126,23 +132,36 @@ func (g *Gateway) tell(c net.Conn, in *bufio.Reader) {
 	if !send(Message{CA: string(g.ca.PEM())}) {
 		return
 	}
-	for {
+	// tellAll tells what has happened until now.
+	tellAll := func() (change <-chan struct{}, ok bool) {
 		events, lost, change := g.events.take()
 		for i := range events {
 			if !send(Message{Event: &events[i], Lost: lost}) {
-				return
+				return nil, false
 			}
 			lost = 0
 		}
 		if len(events) > 0 {
 			change = again
 		}
+		return change, true
+	}
+	for {
+		change, ok := tellAll()
+		if !ok {
+			return
+		}
 		// Of what is there one is chosen by lot: a guest that makes events
 		// without end does not keep its owner from an answer.
 		select {
 		case <-change:
-		case m := <-answers:
-			if !send(m) {
+		case a := <-answers:
+			if a.told {
+				if _, ok := tellAll(); !ok {
+					return
+				}
+			}
+			if !send(a.Message) {
 				return
 			}
 		case <-gone:

@@ -217,21 +217,27 @@ func (s *Store) save(doc document) error {
 	if err := os.Remove(s.path(KeyFile + ".new")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("cannot write the secrets: %w", err)
 	}
-	var sealed bytes.Buffer
-	w, err := age.Encrypt(&sealed, key.Recipient())
+	sealed, err := encrypt(plain, key)
 	if err == nil {
-		_, err = w.Write(plain)
-	}
-	if err == nil {
-		err = w.Close()
-	}
-	if err == nil {
-		err = s.write(File, sealed.Bytes(), s.rename)
+		err = s.write(File, sealed, s.rename)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot write the secrets: %w", err)
 	}
 	return nil
+}
+
+func encrypt(plain []byte, key *age.X25519Identity) ([]byte, error) {
+	var sealed bytes.Buffer
+	w, err := age.Encrypt(&sealed, key.Recipient())
+	if err != nil {
+		return nil, err
+	}
+	if _, err := w.Write(plain); err != nil {
+		return nil, err
+	}
+	err = w.Close()
+	return sealed.Bytes(), err
 }
 
 // key reads the key, and refuses one that somebody else could have read or put there.
@@ -335,7 +341,7 @@ func (s *Store) write(name string, data []byte, place func(from, to string) erro
 	if err := place(fresh, s.path(name)); err != nil {
 		return err
 	}
-	dir, err := os.Open(s.home)
+	dir, err := os.Open(filepath.Dir(s.path(name)))
 	if err != nil {
 		return err
 	}

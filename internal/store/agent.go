@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -11,15 +12,18 @@ import (
 // Agent is somebody who works: with instructions, with memory, and with the profile that bounds what its keys may ask
 // for.
 type Agent struct {
-	ID           string     `json:"id"`
-	Name         string     `json:"name"`
-	Instructions string     `json:"instructions"`
-	AutoApprove  []string   `json:"auto_approve"` // patterns of memory paths of which what a run writes needs no approval
-	Profile      string     `json:"profile"`
-	Program      string     `json:"program,omitempty"` // the agent program of another maker that works as this agent
-	CreatedAt    time.Time  `json:"created_at"`
-	UpdatedAt    time.Time  `json:"updated_at"`
-	ArchivedAt   *time.Time `json:"archived_at,omitempty"`
+	ID           string   `json:"id"`
+	Name         string   `json:"name"`
+	Instructions string   `json:"instructions"`
+	AutoApprove  []string `json:"auto_approve"` // patterns of memory paths of which what a run writes needs no approval
+	Profile      string   `json:"profile"`
+	Program      string   `json:"program,omitempty"` // the agent program of another maker that works as this agent
+	// Client is whom it works for, and Work how runs of messages to it are made; empty: nobody works on them.
+	Client     string          `json:"client"`
+	Work       json.RawMessage `json:"work,omitempty"`
+	CreatedAt  time.Time       `json:"created_at"`
+	UpdatedAt  time.Time       `json:"updated_at"`
+	ArchivedAt *time.Time      `json:"archived_at,omitempty"`
 }
 
 // AgentFilter chooses agents; the zero filter chooses those that are not archived.
@@ -38,19 +42,22 @@ func (f AgentFilter) choice() (c choice) {
 
 var agents = table[Agent]{
 	name: "agents", what: "agent",
-	columns: `id, name, instructions, auto_approve, profile, program, created_at, updated_at, archived_at`,
+	columns: `id, name, instructions, auto_approve, profile, program, client, work, created_at, updated_at, archived_at`,
 	order:   byPlace,
 	args: func(a *Agent) ([]any, error) {
 		approve, err := toJSON(&a.AutoApprove)
-		return []any{a.ID, a.Name, a.Instructions, approve, a.Profile, a.Program, a.CreatedAt.UnixMilli(),
+		return []any{a.ID, a.Name, a.Instructions, approve, a.Profile, a.Program, a.Client, string(a.Work), a.CreatedAt.UnixMilli(),
 			a.UpdatedAt.UnixMilli(), millis(a.ArchivedAt)}, err
 	},
 	scan: func(rows *sql.Rows) (a Agent, err error) {
-		var approve string
+		var approve, work string
 		var created, updated int64
 		var archived sql.NullInt64
-		if err := rows.Scan(&a.ID, &a.Name, &a.Instructions, &approve, &a.Profile, &a.Program, &created, &updated, &archived); err != nil {
+		if err := rows.Scan(&a.ID, &a.Name, &a.Instructions, &approve, &a.Profile, &a.Program, &a.Client, &work, &created, &updated, &archived); err != nil {
 			return a, err
+		}
+		if work != "" {
+			a.Work = json.RawMessage(work)
 		}
 		a.CreatedAt, a.UpdatedAt, a.ArchivedAt = fromMilli(created), fromMilli(updated), fromMillis(archived)
 		return a, fromJSON(approve, &a.AutoApprove)
@@ -66,6 +73,9 @@ func (s *Store) InsertAgent(ctx context.Context, a Agent) (Agent, error) {
 	}
 	if a.Profile == "" {
 		a.Profile = "default"
+	}
+	if a.Client == "" {
+		a.Client = DefaultClient
 	}
 	if a.CreatedAt.IsZero() {
 		a.CreatedAt = Now()
@@ -124,6 +134,17 @@ func checkAgent(ctx context.Context, tx *sql.Tx, a Agent) error {
 		if err := checkName("", "", a.Program); err != nil {
 			return fmt.Errorf("the program of the agent %s: %w", a.Name, err)
 		}
+	}
+	if len(a.Work) > 0 {
+		if err := checkText("how its messages are worked on", string(a.Work), MaxText); err != nil {
+			return err
+		}
+		if !json.Valid(a.Work) {
+			return fmt.Errorf("how messages to the agent %s are worked on is %w: it is no JSON", a.Name, ErrInvalid)
+		}
+	}
+	if _, err := clientNamed(ctx, tx, a.Client); err != nil {
+		return err
 	}
 	for _, pattern := range a.AutoApprove {
 		if err := checkLines(line{"a pattern of paths", pattern}); err != nil {

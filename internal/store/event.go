@@ -35,6 +35,15 @@ const (
 	EventModelLeaseBegun = "model_lease.begun" // data: providers, models
 	EventModelLeaseEnded = "model_lease.ended" // data: reason
 
+	EventClientCreated = "client.created"
+	EventClientChanged = "client.changed"
+
+	// The object is the session.
+	EventWorkCreated = "work.created" // data: id, status, reason, tries, run_id, runner
+	EventWorkChanged = "work.changed" // data: the same
+
+	EventBusCredential = "bus.credential" // data: id, kind, name, client, state: issued or revoked
+
 	// The object is the run.
 	EventApprovalAsked   = "approval.asked"   // data: id, status, tool, family, never the command
 	EventApprovalChanged = "approval.changed" // data: the same

@@ -113,6 +113,11 @@ func TestReleasedSchemas(t *testing.T) {
 					t.Errorf("what was used of models: %+v, %v", used, err)
 				}
 			}
+			if version >= 5 {
+				if a, err := s.ListApprovals(ctx, ApprovalFilter{Live: true}); err != nil || len(a) != 1 || a[0].Command != "git push 'it'" {
+					t.Errorf("the approvals: %+v, %v", a, err)
+				}
+			}
 			if err := s.Check(ctx); err != nil {
 				t.Error(err)
 			}

@@ -184,8 +184,16 @@ var messages = table[Message]{
 	id: func(m Message) string { return m.ID },
 }
 
+// errClosed says that a session takes no messages any more.
+var errClosed = fmt.Errorf("it is closed and takes no messages: %w", ErrFinal)
+
 // AppendMessage adds a message at the end of its session, and gives it its number. A closed session takes none.
 func (s *Store) AppendMessage(ctx context.Context, m Message) (Message, error) {
+	return s.appendMessage(ctx, m, func(*sql.Tx, Message, Session) error { return nil })
+}
+
+// appendMessage adds a message and, in the same transaction, what is about it.
+func (s *Store) appendMessage(ctx context.Context, m Message, with func(*sql.Tx, Message, Session) error) (Message, error) {
 	if m.ID == "" {
 		m.ID = newID("msg")
 	}
@@ -207,7 +215,7 @@ func (s *Store) AppendMessage(ctx context.Context, m Message) (Message, error) {
 			return err
 		}
 		if session.ClosedAt != nil {
-			return fmt.Errorf("session %s is closed and takes no messages: %w", session.ID, ErrFinal)
+			return fmt.Errorf("session %s: %w", session.ID, errClosed)
 		}
 		last, err := number(ctx, tx, `SELECT seq FROM messages WHERE session_id = ? ORDER BY seq DESC LIMIT 1`, m.SessionID)
 		if err != nil {
@@ -221,7 +229,10 @@ func (s *Store) AppendMessage(ctx context.Context, m Message) (Message, error) {
 		if err := sessions.set(ctx, tx, &session); err != nil {
 			return err
 		}
-		return happened(ctx, tx, EventSessionMessage, m.SessionID, m.RunID, data{"seq": m.Seq, "role": m.Role})
+		if err := happened(ctx, tx, EventSessionMessage, m.SessionID, m.RunID, data{"seq": m.Seq, "role": m.Role}); err != nil {
+			return err
+		}
+		return with(tx, m, session)
 	})
 	if err != nil {
 		return Message{}, err

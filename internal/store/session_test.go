@@ -12,7 +12,7 @@ import (
 
 func TestAgentRoundTrip(t *testing.T) {
 	s, ctx := newStore(t), t.Context()
-	want := Agent{Name: "ada", Instructions: "be kind\n", AutoApprove: []string{"notes/*"}, Profile: "small"}
+	want := Agent{Name: "ada", Instructions: "be kind\n", AutoApprove: []string{"notes/*"}, Profile: "small", Client: DefaultClient, Work: []byte(`{"repo":"/r"}`)}
 	got, err := s.InsertAgent(ctx, want)
 	if err != nil {
 		t.Fatal(err)

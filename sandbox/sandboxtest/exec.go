@@ -42,7 +42,9 @@ func (s suite) exec(t *testing.T) {
 	t.Run("signals", func(t *testing.T) { signals(t, r) })
 	t.Run("cannot be run", func(t *testing.T) { cannotRun(t, r) })
 	t.Run("environment", func(t *testing.T) { environment(t, r) })
-	t.Run("folder", func(t *testing.T) { s.folder(t) })
+	if !s.f.Elsewhere {
+		t.Run("folder", func(t *testing.T) { s.folder(t) })
+	}
 	t.Run("input", func(t *testing.T) { input(t, r) })
 	t.Run("user", func(t *testing.T) {
 		if _, err := r.Exec(ctx(t), sandbox.Cmd{Shell: "true", User: "nobody-of-this-name"}); !errors.Is(err, sandbox.ErrNotFound) {
@@ -121,8 +123,8 @@ func signals(t *testing.T, r *room) {
 }
 
 func cannotRun(t *testing.T, r *room) {
-	write(t, filepath.Join(r.ws, "plain"), "echo hi\n", 0o644)
-	write(t, filepath.Join(r.ws, "lost"), "#!/no/such/interpreter\n", 0o755)
+	r.put(t, "plain", "echo hi\n", 0o644)
+	r.put(t, "lost", "#!/no/such/interpreter\n", 0o755)
 	for _, c := range []struct {
 		program string
 		code    int
@@ -320,7 +322,7 @@ func (s suite) end(t *testing.T) {
 		equal(t, "exit code", res.ExitCode, -1)
 		equal(t, "reason", res.Reason, sandbox.ReasonTimeout)
 		equal(t, "errors", res.Stderr, "Command timed out after 0s")
-		if _, err := os.Stat(filepath.Join(r.ws, "was-run")); err == nil {
+		if r.there(t, "was-run") {
 			t.Error("it ran")
 		}
 	})
@@ -339,7 +341,7 @@ func (s suite) end(t *testing.T) {
 		defer cancel()
 		go func() {
 			for c.Err() == nil {
-				if _, err := os.Stat(filepath.Join(r.ws, "42.1004")); err == nil {
+				if r.there(t, "42.1004") {
 					cancel()
 				}
 				time.Sleep(5 * time.Millisecond)

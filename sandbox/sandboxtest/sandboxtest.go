@@ -35,6 +35,8 @@ type Factory struct {
 	Limits     bool // memory, processor time, processes and disk are bounded
 	Overlay    bool // the workspace can be copy-on-write
 	Lanes      bool // a command can have its input and output to itself
+	// Elsewhere: it is on another machine. Open is given no workspace and no volumes, and no other process attaches.
+	Elsewhere bool
 }
 
 // Run runs the whole suite.
@@ -48,7 +50,9 @@ func Run(t *testing.T, f Factory) {
 	t.Run("files", s.files)
 	t.Run("tar", s.tar)
 	t.Run("state", s.state)
-	t.Run("attach", s.attach)
+	if !f.Elsewhere {
+		t.Run("attach", s.attach)
+	}
 	if f.Lanes {
 		t.Run("lanes", s.lanes)
 	} else {
@@ -94,7 +98,7 @@ type suite struct{ f Factory }
 // room is a sandbox in use by a test.
 type room struct {
 	*sandbox.Sandbox
-	ws  string // the workspace on the host
+	ws  string // the workspace on the host; empty: it is not there
 	dir string // the same as the sandbox sees it
 	// lane has what Start starts have a lane, or the test fails.
 	lane bool
@@ -119,6 +123,9 @@ func (s suite) config() sandbox.Config {
 // room opens a sandbox on an empty workspace.
 func (s suite) room(t *testing.T, change ...func(*sandbox.Config)) *room {
 	t.Helper()
+	if s.f.Elsewhere {
+		return s.roomOn(t, "", change...)
+	}
 	return s.roomOn(t, t.TempDir(), change...)
 }
 
@@ -141,6 +148,42 @@ func (s suite) roomOn(t *testing.T, ws string, change ...func(*sandbox.Config)) 
 
 // path is a path in the workspace as the sandbox sees it.
 func (r *room) path(name string) string { return r.dir + "/" + name }
+
+// put writes a file of the workspace from outside.
+func (r *room) put(t testing.TB, name, text string, mode os.FileMode) {
+	t.Helper()
+	if r.ws != "" {
+		write(t, filepath.Join(r.ws, name), text, mode)
+		return
+	}
+	if err := r.Files().Write(ctx(t), r.path(name), strings.NewReader(text)); err != nil {
+		t.Fatal(err)
+	}
+	r.sh(t, fmt.Sprintf("chmod %o %s", mode, name))
+}
+
+// get reads a file of the workspace from outside, if it is seen there.
+func (r *room) get(t testing.TB, name string) ([]byte, error) {
+	if r.ws != "" {
+		return os.ReadFile(filepath.Join(r.ws, name))
+	}
+	return r.Files().ReadFile(ctx(t), r.path(name), 1<<20)
+}
+
+// there says whether a file of the workspace is there, looked at from outside.
+func (r *room) there(t testing.TB, name string) bool {
+	t.Helper()
+	var err error
+	if r.ws != "" {
+		_, err = os.Stat(filepath.Join(r.ws, name))
+	} else {
+		_, err = r.Files().Stat(ctx(t), r.path(name))
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, sandbox.ErrNotFound) {
+		t.Error(err)
+	}
+	return err == nil
+}
 
 // run runs a command that must have a result.
 func (r *room) run(t testing.TB, c sandbox.Cmd) sandbox.Result {

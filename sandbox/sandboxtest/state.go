@@ -95,7 +95,7 @@ func (s suite) closing(t *testing.T) {
 }
 
 func (s suite) volumes(t *testing.T) {
-	if !s.f.Isolated {
+	if !s.f.Isolated || s.f.Elsewhere {
 		return // without a view of its own there is nowhere to put one
 	}
 	ro, rw, file := t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), "one")
@@ -187,8 +187,15 @@ func count(t *testing.T, b []byte) int {
 func (s suite) pause(t *testing.T) {
 	r := s.room(t)
 	counter(t, r, "n")
+	ticks := newBuffer()
+	if _, err := r.Start(t.Context(), sandbox.Cmd{Stdout: ticks, Shell: `while :; do echo; sleep 0.01; done`}); err != nil {
+		t.Fatal(err)
+	}
 	now := func() int {
-		b, err := os.ReadFile(filepath.Join(r.ws, "n"))
+		if r.ws == "" {
+			return len(ticks.String())
+		}
+		b, err := r.get(t, "n")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -197,6 +204,9 @@ func (s suite) pause(t *testing.T) {
 	for range 2 {
 		if err := r.Pause(ctx(t)); err != nil {
 			t.Fatal(err)
+		}
+		if r.ws == "" {
+			time.Sleep(300 * time.Millisecond) // what is on its way
 		}
 		stood := now()
 		time.Sleep(300 * time.Millisecond) // thirty turns of the loop; waiting longer finds more

@@ -7,8 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -36,9 +34,7 @@ func (s suite) output(t *testing.T) {
 			all = append(all, byte(i))
 		}
 		want := bytes.Repeat(all, 300)
-		if err := os.WriteFile(filepath.Join(r.ws, "bytes"), want, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		r.put(t, "bytes", string(want), 0o644)
 		res := r.run(t, sandbox.Cmd{Shell: `cat bytes & cat bytes >&2; wait`})
 		equal(t, "output", res.Stdout, string(want))
 		equal(t, "errors", res.Stderr, string(want))
@@ -167,10 +163,9 @@ func (s suite) stream(t *testing.T, lane bool) {
 			t.Fatal(err)
 		}
 		<-slow.first
-		finished := filepath.Join(r.ws, "finished")
 		// Only one direction can fail wrongly: waiting longer finds more, never less.
 		for range 50 {
-			if _, err := os.Stat(finished); err == nil {
+			if r.there(t, "finished") {
 				t.Fatal("the command wrote all though nobody read it")
 			}
 			time.Sleep(10 * time.Millisecond)
@@ -180,8 +175,8 @@ func (s suite) stream(t *testing.T, lane bool) {
 		close(slow.open)
 		wait(t, p, sandbox.Status{})
 		equal(t, "bytes", slow.total, int64(total))
-		if _, err := os.Stat(finished); err != nil {
-			t.Error(err)
+		if !r.there(t, "finished") {
+			t.Error("the command did not get to its end")
 		}
 	})
 	t.Run("a writer that fails", func(t *testing.T) {
@@ -275,9 +270,7 @@ func (s suite) terminal(t *testing.T) {
 			all = append(all, byte(i))
 		}
 		want := bytes.Repeat(all, 400)
-		if err := os.WriteFile(filepath.Join(r.ws, "bytes"), want, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		r.put(t, "bytes", string(want), 0o644)
 		p, out := start(t, "stty raw -echo; cat bytes", sandbox.Size{Cols: 80, Rows: 24})
 		wait(t, p, sandbox.Status{})
 		equal(t, "output", out.String(), string(want))

@@ -1,0 +1,56 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"slices"
+)
+
+// VerifyNewest is Verify for the newest rows, most of them at the most: that they follow one another, that none is missing
+// at the end, and that the head is of one of them, or of one before that is as it was. What is before them is not looked at.
+func (l Log) VerifyNewest(ctx context.Context, most int) (Report, error) {
+	path, err := l.head(ctx)
+	if err != nil {
+		return Report{}, err
+	}
+	c := chain{path: path}
+	var noHead error
+	if c.Head, err = ReadHead(path); errors.Is(err, ErrNoHead) {
+		noHead = err
+	} else if err != nil {
+		return Report{}, err
+	}
+	end, err := l.Store.AuditEnd(ctx)
+	if err != nil {
+		return Report{}, err
+	}
+	rows, err := l.Store.Audit(ctx, Filter{Newest: true, Limit: most})
+	if err != nil {
+		return Report{}, err
+	}
+	slices.Reverse(rows)
+	if len(rows) > 0 && rows[0].Seq > 1 {
+		c.last = Record{Seq: rows[0].Seq - 1, Hash: rows[0].Prev}
+	}
+	for _, r := range rows {
+		if err := c.add(r); err != nil {
+			return c.Report, err
+		}
+	}
+	if err := c.end(end); err != nil {
+		return c.Report, err
+	}
+	if len(rows) == 0 {
+		return c.Report, nil
+	}
+	if noHead == nil && c.Head.Seq < rows[0].Seq {
+		found, err := l.hashOf(ctx, c.Head.Seq)
+		if err != nil {
+			return c.Report, err
+		}
+		if err := fits(path, c.Head, found, c.last.Seq); err != nil {
+			return c.Report, err
+		}
+	}
+	return c.Report, noHead
+}

@@ -1,0 +1,253 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m)
+}
+
+const run1, run2 = "run_01AAA", "run_01BBB"
+
+func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+
+// options are those of a bus in a home of the test's own.
+func options(t *testing.T) Options {
+	t.Helper()
+	home := t.TempDir()
+	return Options{Home: home, Dir: filepath.Join(home, "bus"), Log: quiet()}
+}
+
+func start(t *testing.T, o Options) *Server {
+	t.Helper()
+	s, err := Start(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func issue(t *testing.T, b Bus, r Request) Credential {
+	t.Helper()
+	if r.TTL == 0 {
+		r.TTL = time.Hour
+	}
+	c, err := b.Issue(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func guest(client, run string) Request {
+	return Request{Kind: KindGuest, Account: client, Name: "guest-" + run, RunID: run}
+}
+
+func dial(t *testing.T, s *Server, c Credential, opts ...DialOption) *nats.Conn {
+	t.Helper()
+	nc, err := Dial(t.Context(), s.URL(), c, append([]DialOption{WithTrust(s.Trust()), WithLog(quiet())}, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+func control(t *testing.T, s *Server) *nats.Conn {
+	t.Helper()
+	nc, err := s.Control(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+func warden(t *testing.T, s *Server, client string) *nats.Conn {
+	t.Helper()
+	nc, err := s.Client(t.Context(), client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+func subscribe(t *testing.T, nc *nats.Conn, subject string) *nats.Subscription {
+	t.Helper()
+	sub, err := nc.SubscribeSync(subject)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flush(t, nc)
+	return sub
+}
+
+func flush(t *testing.T, nc *nats.Conn) {
+	t.Helper()
+	if err := nc.FlushTimeout(10 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func next(t *testing.T, sub *nats.Subscription) *nats.Msg {
+	t.Helper()
+	m, err := sub.NextMsg(10 * time.Second)
+	if err != nil {
+		t.Fatal(sub.Subject, err)
+	}
+	return m
+}
+
+// nothing says that a subscription got nothing: whoever could have sent has been flushed, and then a mark was sent.
+func nothing(t *testing.T, sub *nats.Subscription) {
+	t.Helper()
+	if m, err := sub.NextMsg(20 * time.Millisecond); !errors.Is(err, nats.ErrTimeout) {
+		t.Fatalf("%s: %v, %v", sub.Subject, m, err)
+	}
+}
+
+func TestFromGuestToDaemonAndBack(t *testing.T) {
+	s := start(t, options(t))
+	own := warden(t, s, "acme")
+	up := subscribe(t, own, "run.*.up.>")
+	c := issue(t, s, guest("acme", run1))
+	nc := dial(t, s, c)
+	down := subscribe(t, nc, "run."+run1+".down.>")
+	if err := nc.Publish("run."+run1+".up.hello", []byte("1")); err != nil {
+		t.Fatal(err)
+	}
+	if m := next(t, up); string(m.Data) != "1" || m.Subject != "run."+run1+".up.hello" {
+		t.Fatal(m)
+	}
+	if err := own.Publish("run."+run1+".down.x", []byte("2")); err != nil {
+		t.Fatal(err)
+	}
+	if m := next(t, down); string(m.Data) != "2" {
+		t.Fatal(m)
+	}
+}
+
+func TestWorkIsStoredAndSurvivesARestart(t *testing.T) {
+	o := options(t)
+	s := start(t, o)
+	work := func(s *Server) jetstream.JetStream {
+		js, err := jetstream.New(control(t, s))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return js
+	}
+	js := work(s)
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "WORK", Subjects: []string{"work.>"}, Retention: jetstream.WorkQueuePolicy}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.Publish(t.Context(), "work.acme.w1", []byte("do it")); err != nil {
+		t.Fatal(err)
+	}
+	old := issue(t, s, guest("acme", run1))
+	gone := issue(t, s, guest("acme", run2))
+	if err := s.Revoke(t.Context(), "acme", map[string]time.Time{gone.User: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	s = start(t, o)
+	stream, err := work(s).Stream(t.Context(), "WORK")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := stream.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "acme", FilterSubject: "work.acme.>", AckPolicy: jetstream.AckExplicitPolicy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := c.Next(jetstream.FetchMaxWait(10 * time.Second))
+	if err != nil || string(m.Data()) != "do it" {
+		t.Fatal(m, err)
+	}
+	if err := m.DoubleAck(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	dial(t, s, old)
+	if _, err := Dial(t.Context(), s.URL(), gone, WithLog(quiet())); !errors.Is(err, ErrRefused) {
+		t.Fatal(err)
+	}
+}
+
+func TestRevokingCutsAtOnce(t *testing.T) {
+	s := start(t, options(t))
+	for _, r := range []Request{guest("acme", run1), {Kind: KindOwner, Name: "o", RunID: run1}, {Kind: KindRunner, Name: "r"}} {
+		c := issue(t, s, r)
+		end := make(chan error, 1)
+		nc := dial(t, s, c, WithEnd(func(err error) { end <- err }))
+		other := dial(t, s, issue(t, s, r))
+		if err := s.Revoke(t.Context(), r.Account, map[string]time.Time{c.User: time.Now()}); err != nil {
+			t.Fatal(err)
+		}
+		// The connection is cut by now; the client hears of it, and ends.
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		select {
+		case err := <-end:
+			if !errors.Is(err, ErrRefused) {
+				t.Error(r.Kind, err)
+			}
+		case <-ctx.Done():
+			t.Fatal(r.Kind, "was not cut", nc.Status())
+		}
+		flush(t, other)
+		// The whole set each time: who is not in it any more is taken again.
+		if err := s.Revoke(t.Context(), r.Account, nil); err != nil {
+			t.Fatal(err)
+		}
+		dial(t, s, c)
+	}
+}
+
+func TestFileOfACredential(t *testing.T) {
+	s := start(t, options(t))
+	c := issue(t, s, Request{Kind: KindRunner, Name: "far"})
+	path := filepath.Join(t.TempDir(), "far.creds")
+	if err := c.WriteFile(path); err != nil {
+		t.Fatal(err)
+	}
+	got, err := ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.User != c.User || got.Name != "far" || got.JWT != c.JWT || got.Seed.Reveal() != c.Seed.Reveal() || got.XSeed.Reveal() != c.XSeed.Reveal() ||
+		got.XPublic != c.XPublic || got.Peer != c.Peer || !got.Expires.Equal(c.Expires) {
+		t.Fatal(got, c)
+	}
+	daemon, err := s.Curve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if public, err := daemon.PublicKey(); err != nil || public != c.Peer || c.Peer == c.XPublic {
+		t.Fatal(public, c.Peer, err)
+	}
+	// The tools of NATS read it as theirs.
+	nc, err := nats.Connect(s.URL(), nats.UserCredentials(path), nats.CustomInboxPrefix(c.Inbox()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc.Close()
+}

@@ -1,0 +1,72 @@
+package runner
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"ravi/sandbox"
+)
+
+func TestPlainSandbox(t *testing.T) {
+	g := newRig(t, Options{})
+	sb := g.open(t, nil)
+	if got := sh(t, sb, "echo hello; pwd"); got != "hello\n/workspace\n" {
+		t.Errorf("got %q", got)
+	}
+	if s := g.Status(); s.Running != 1 || s.Free.CPUs != s.Capacity.CPUs-2 {
+		t.Errorf("meanwhile the runner says %+v", s)
+	}
+	st, err := sb.Stats(t.Context())
+	if err != nil || os.Geteuid() == 0 && st.MemoryBytes == 0 {
+		t.Errorf("%+v %v", st, err)
+	}
+	if err := sb.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if e := sb.Err(); !strings.Contains(fmt.Sprint(e), "is closed") {
+		t.Errorf("it ended since %v", e)
+	}
+	if s := g.Status(); s.Running != 0 || s.Free.CPUs != s.Capacity.CPUs {
+		t.Errorf("afterwards the runner says %+v", s)
+	}
+	for _, home := range []string{g.home, g.Runner.home} {
+		if left, _ := filepath.Glob(filepath.Join(home, "sandboxes", "*")); len(left) > 0 {
+			t.Errorf("there is left: %v", left)
+		}
+	}
+}
+
+// shout answers each line by it in capitals, and goodbye when there are no more.
+func shout(_ context.Context, c net.Conn) {
+	b, err := io.ReadAll(c) // until the other side has ended its own
+	if err == nil {
+		fmt.Fprintf(c, "%sbye\n", strings.ToUpper(string(b)))
+	}
+	c.Close()
+}
+
+func TestServices(t *testing.T) {
+	g := newRig(t, Options{})
+	sb := g.open(t, nil, sandbox.WithService("shout", shout))
+	const call = `import socket
+c = socket.create_connection(("shout.ravi.internal", 80))
+c.sendall(b"hello " * 100000)
+c.shutdown(socket.SHUT_WR)
+b = b""
+while True:
+    p = c.recv(65536)
+    if not p: break
+    b += p
+print(len(b), b[:5], b[-4:])`
+	for range 3 {
+		if got := sh(t, sb, "python3 -c '"+call+"'"); got != "600004 b'HELLO' b'bye\\n'\n" {
+			t.Fatalf("got %q", got)
+		}
+	}
+}

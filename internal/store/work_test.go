@@ -1,0 +1,269 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func workedOn(t testing.TB, s *Store, client, name string) Session {
+	t.Helper()
+	ctx := t.Context()
+	if _, err := s.Client(ctx, client); errors.Is(err, ErrNotFound) {
+		if _, err := s.InsertClient(ctx, Client{Name: client}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a, err := s.InsertAgent(ctx, Agent{Name: "agent-" + name, Client: client, Work: []byte(`{"repo":"/r"}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := s.InsertSession(ctx, Session{AgentID: a.ID, Name: name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func say(t testing.TB, s *Store, c Session, p Priority) Work {
+	t.Helper()
+	m, w, err := s.AppendWork(t.Context(), Message{SessionID: c.ID, Role: RoleUser, Text: "do it"}, Work{Priority: p, CreatedBy: "operator"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.MessageID != m.ID || w.SessionID != c.ID || w.AgentID != c.AgentID || w.Status != WorkQueued {
+		t.Fatalf("got %+v for %+v", w, m)
+	}
+	return w
+}
+
+func waiting(t testing.TB, s *Store, client string) (ids []string) {
+	t.Helper()
+	found, err := s.WaitingWork(t.Context(), client, Now().Add(time.Second), 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range found {
+		ids = append(ids, w.ID)
+	}
+	return ids
+}
+
+func TestWorkIsThereWithItsMessageOrNot(t *testing.T) {
+	s, ctx := newStore(t), t.Context()
+	c := workedOn(t, s, "acme", "one")
+	w := say(t, s, c, Normal)
+	if w.Client != "acme" {
+		t.Errorf("the client is %q", w.Client)
+	}
+	if _, _, err := s.AppendWork(ctx, Message{SessionID: c.ID, Role: RoleUser, Text: "x"}, Work{Priority: 9}); !errors.Is(err, ErrInvalid) {
+		t.Errorf("a priority that is none: %v", err)
+	}
+	now := Now()
+	if _, err := s.UpdateSession(ctx, c.ID, func(c *Session) error { c.ClosedAt = &now; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.AppendWork(ctx, Message{SessionID: c.ID, Role: RoleUser, Text: "x"}, Work{}); !errors.Is(err, ErrFinal) {
+		t.Errorf("in a closed session: %v", err)
+	}
+	if n, err := s.CountMessages(ctx, c.ID); err != nil || n != 1 {
+		t.Errorf("%d messages, %v", n, err)
+	}
+	if n, err := s.CountWork(ctx, WorkFilter{}); err != nil || n != 1 {
+		t.Errorf("%d work, %v", n, err)
+	}
+	// The session is closed: the work ends all the same, without a reply.
+	got, err := s.EndWork(ctx, w.ID, WorkDone, "", Message{Role: RoleAssistant, Text: "done"})
+	if err != nil || got.Status != WorkDone || got.ReplyID != "" {
+		t.Errorf("ended as %+v, %v", got, err)
+	}
+}
+
+func TestWorkOfASessionIsDoneInOrder(t *testing.T) {
+	s, ctx := newStore(t), t.Context()
+	a, b := workedOn(t, s, "acme", "a"), workedOn(t, s, "acme", "b")
+	first, second, other := say(t, s, a, Normal), say(t, s, a, Urgent), say(t, s, b, Low)
+	if got := fmt.Sprint(waiting(t, s, "acme")); got != fmt.Sprint([]string{first.ID, other.ID}) {
+		t.Errorf("waiting are %v; what is urgent overtakes nothing in its session", got)
+	}
+	if _, err := s.BeginWork(ctx, second.ID, "run1", ""); !errors.Is(err, ErrBusy) {
+		t.Errorf("the second before the first: %v", err)
+	}
+	if _, err := s.BeginWork(ctx, first.ID, "run1", "far"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.BeginWork(ctx, first.ID, "run2", ""); !errors.Is(err, ErrFinal) {
+		t.Errorf("begun twice: %v", err)
+	}
+	if _, err := s.BeginWork(ctx, second.ID, "run2", ""); !errors.Is(err, ErrBusy) {
+		t.Errorf("two at once in a session: %v", err)
+	}
+	// A try that came to nothing keeps its place.
+	w, err := s.RetryWork(ctx, first.ID, "run1", "runner_gone", Now().Add(time.Hour), true)
+	if err != nil || w.Tries != 1 || w.Status != WorkQueued || w.Runner != "far" {
+		t.Errorf("got %+v, %v", w, err)
+	}
+	if got := waiting(t, s, "acme"); len(got) != 1 || got[0] != other.ID {
+		t.Errorf("waiting are %v", got)
+	}
+	if _, err := s.RetryWork(ctx, first.ID, "run1", "again", Now(), true); !errors.Is(err, ErrFinal) {
+		t.Errorf("the same try failed twice: %v", err)
+	}
+	if _, err := s.BeginWork(ctx, first.ID, "run3", ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.RetryWork(ctx, first.ID, "run1", "late", Now(), true); !errors.Is(err, ErrFinal) {
+		t.Errorf("the end of an older try: %v", err)
+	}
+	w, err = s.EndWork(ctx, first.ID, WorkDone, "", Message{Role: RoleAssistant, Author: "ravi", Text: "it is mended", RunID: "run3"})
+	if err != nil || w.ReplyID == "" || w.EndedAt == nil {
+		t.Fatalf("got %+v, %v", w, err)
+	}
+	if _, err := s.EndWork(ctx, first.ID, WorkFailed, "", Message{Role: RoleAssistant, Text: "twice"}); !errors.Is(err, ErrFinal) {
+		t.Errorf("ended twice: %v", err)
+	}
+	said, err := s.Messages(ctx, a.ID, MessageFilter{})
+	if err != nil || len(said) != 3 || said[2].Text != "it is mended" || said[2].ID != w.ReplyID {
+		t.Errorf("said was %+v, %v", said, err)
+	}
+	if got := waiting(t, s, "acme"); len(got) != 2 || got[0] != second.ID {
+		t.Errorf("waiting are %v", got)
+	}
+}
+
+// Whatever many dispatchers do at once: never two of a session at a time, never one twice, all in their order.
+func TestWorkIsNeverDoneTwice(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		s, ctx := newStore(t), t.Context()
+		sessions := []Session{workedOn(t, s, "one", "a"), workedOn(t, s, "one", "b"), workedOn(t, s, "two", "c")}
+		order := map[string][]string{}
+		for range rapid.IntRange(1, 12).Draw(r, "messages") {
+			c := sessions[rapid.IntRange(0, 2).Draw(r, "session")]
+			w := say(t, s, c, Priority(rapid.IntRange(0, 3).Draw(r, "priority")))
+			order[c.ID] = append(order[c.ID], w.ID)
+		}
+		var mu sync.Mutex
+		done := map[string][]string{}
+		fails := rapid.IntRange(0, 3).Draw(r, "fails")
+		var all sync.WaitGroup
+		for worker := range 4 {
+			all.Go(func() {
+				for n := 0; ; n++ {
+					left, err := s.CountWork(ctx, WorkFilter{Live: true})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if left == 0 {
+						return
+					}
+					for _, client := range []string{"one", "two"} {
+						found, err := s.WaitingWork(ctx, client, Now().Add(time.Minute), 10)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						for _, w := range found {
+							run := fmt.Sprint("run", worker, "-", n, w.ID)
+							if _, err := s.BeginWork(ctx, w.ID, run, ""); errors.Is(err, ErrBusy) || errors.Is(err, ErrFinal) {
+								continue
+							} else if err != nil {
+								t.Error(err)
+								return
+							}
+							if w.Tries < fails {
+								if _, err := s.RetryWork(ctx, w.ID, run, "", Now(), true); err != nil {
+									t.Error(err)
+								}
+								continue
+							}
+							mu.Lock()
+							done[w.SessionID] = append(done[w.SessionID], w.ID)
+							mu.Unlock()
+							if _, err := s.EndWork(ctx, w.ID, WorkDone, "", Message{Role: RoleAssistant, Text: w.ID}); err != nil {
+								t.Error(err)
+							}
+						}
+					}
+				}
+			})
+		}
+		all.Wait()
+		if fmt.Sprint(done) != fmt.Sprint(order) {
+			t.Errorf("done was %v, asked for %v", done, order)
+		}
+	})
+}
+
+func TestClients(t *testing.T) {
+	s, ctx := newStore(t), t.Context()
+	for _, name := range []string{"", "Acme", "a.b", "a b", "a*", "-a", "ä", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"} {
+		if _, err := s.InsertClient(ctx, Client{Name: name}); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	if _, err := s.InsertClient(ctx, Client{Name: "acme", Most: 2}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.InsertClient(ctx, Client{Name: "acme"}); !errors.Is(err, ErrExists) {
+		t.Errorf("twice: %v", err)
+	}
+	now := Now()
+	put := func(c *Client) error { c.ArchivedAt = &now; return nil }
+	if _, err := s.UpdateClient(ctx, DefaultClient, put); !errors.Is(err, ErrInvalid) {
+		t.Errorf("the default one put away: %v", err)
+	}
+	if _, err := s.UpdateClient(ctx, "acme", put); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := s.ListClients(ctx, false); err != nil || len(all) != 1 || all[0].Name != DefaultClient {
+		t.Errorf("left are %+v, %v", all, err)
+	}
+	if _, err := s.InsertAgent(ctx, Agent{Name: "x", Client: "nobody"}); !errors.Is(err, ErrNotFound) {
+		t.Errorf("an agent of nobody: %v", err)
+	}
+}
+
+func TestBusCredentials(t *testing.T) {
+	s, ctx := newStore(t), t.Context()
+	later := Now().Add(time.Hour)
+	for i, c := range []BusCredential{
+		{ID: "UA", Kind: BusRunner, Name: "far", XKey: "XA"},
+		{ID: "UB", Kind: BusGuest, Name: "run1", Client: "acme", RunID: "run1", ExpiresAt: &later},
+		{ID: "UC", Kind: BusOwner, Name: "run1", RunID: "run1", ExpiresAt: &later},
+	} {
+		if _, err := s.InsertBusCredential(ctx, c); err != nil {
+			t.Fatal(i, err)
+		}
+	}
+	if _, err := s.InsertBusCredential(ctx, BusCredential{ID: "UD", Kind: BusRunner, Name: "far"}); !errors.Is(err, ErrExists) {
+		t.Errorf("two runners of one name: %v", err)
+	}
+	if _, err := s.RevokeBusCredentials(ctx, BusCredentialFilter{}, "", "all"); err == nil {
+		t.Error("all were revoked")
+	}
+	if n, err := s.RevokeBusCredentials(ctx, BusCredentialFilter{RunID: "run1"}, "", "the run ended"); n != 2 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	if n, err := s.RevokeBusCredentials(ctx, BusCredentialFilter{RunID: "run1"}, "", "again"); n != 0 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	revoked, err := s.ListBusCredentials(ctx, BusCredentialFilter{Revoked: true})
+	if err != nil || len(revoked) != 2 || revoked[0].Reason != "the run ended" {
+		t.Errorf("%+v, %v", revoked, err)
+	}
+	live, err := s.ListBusCredentials(ctx, BusCredentialFilter{Live: true})
+	if err != nil || len(live) != 1 || live[0].XKey != "XA" {
+		t.Errorf("%+v, %v", live, err)
+	}
+	if n, err := s.RevokeBusCredentials(ctx, BusCredentialFilter{}, "UA", "stolen"); n != 1 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	if _, err := s.InsertBusCredential(ctx, BusCredential{ID: "UE", Kind: BusRunner, Name: "far"}); err != nil {
+		t.Errorf("a new one for the runner: %v", err)
+	}
+}

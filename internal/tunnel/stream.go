@@ -1,0 +1,213 @@
+package tunnel
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/yamux"
+)
+
+// Stream is one of many connections in a session: what Open and Accept return.
+//
+// Read returns io.EOF only when the other end closed the stream or its writing
+// half; when the session ended instead, what Session.Err says. Writing to a
+// stream that the other end closed gives ErrStopped.
+type Stream struct {
+	session *Session
+	y       *yamux.Stream
+	id      uint32
+	ours    bool // opened by this end
+
+	closed  atomic.Bool
+	ended   atomic.Bool // by CloseWrite
+	stopped atomic.Bool // the other end reads no more
+	eof     atomic.Bool
+	ends    sync.Once // our writing half
+
+	reading sync.Mutex
+	mu      sync.Mutex // the deadlines are set by one at a time
+	writeBy time.Time
+}
+
+var _ net.Conn = (*Stream)(nil)
+
+// past is a deadline that wakes whoever waits.
+var past = time.Unix(1, 0)
+
+// Read reads what the other end wrote, in its order.
+func (st *Stream) Read(p []byte) (int, error) {
+	st.reading.Lock()
+	defer st.reading.Unlock()
+	if st.closed.Load() {
+		return 0, net.ErrClosed
+	}
+	n, err := st.y.Read(p)
+	switch {
+	case err == nil || n > 0:
+		return n, nil
+	case st.closed.Load():
+		return 0, net.ErrClosed
+	case errors.Is(err, yamux.ErrTimeout):
+		return 0, os.ErrDeadlineExceeded
+	case errors.Is(err, yamux.ErrConnectionReset):
+		return 0, ErrStopped
+	case err == io.EOF && st.clean():
+		st.eof.Store(true)
+		return 0, io.EOF
+	}
+	return 0, st.session.ended()
+}
+
+// clean says whether the bytes end where their writer ended them.
+func (st *Stream) clean() bool {
+	if !st.session.filter.ended(st.id) {
+		return false
+	}
+	select {
+	case <-st.session.over:
+		return !errors.Is(st.session.Err(), ErrProtocol) // of what came last, not all may have been read
+	default:
+		return true
+	}
+}
+
+// Write returns when the bytes are within the window of the stream and of the session. After a deadline that passed, it
+// is not known how much will arrive.
+func (st *Stream) Write(p []byte) (int, error) {
+	if st.closed.Load() || st.ended.Load() {
+		return 0, net.ErrClosed
+	}
+	st.mu.Lock()
+	by := st.writeBy
+	st.mu.Unlock()
+	if by.IsZero() {
+		n, err := st.y.Write(p)
+		return n, st.writeError(err)
+	}
+	// yamux heeds a deadline while it waits for the reader of the stream, and not while it waits for the bus.
+	type written struct {
+		n   int
+		err error
+	}
+	done := make(chan written, 1)
+	own := append([]byte(nil), p...)
+	if !st.session.track(func() {
+		n, err := st.y.Write(own)
+		done <- written{n, err}
+	}) {
+		return 0, st.writeError(yamux.ErrSessionShutdown)
+	}
+	late := time.NewTimer(time.Until(by))
+	defer late.Stop()
+	select {
+	case w := <-done:
+		return w.n, st.writeError(w.err)
+	case <-late.C:
+		return 0, os.ErrDeadlineExceeded
+	}
+}
+
+func (st *Stream) writeError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case st.closed.Load():
+		return net.ErrClosed
+	case st.stopped.Load(), errors.Is(err, yamux.ErrConnectionReset):
+		return ErrStopped
+	case errors.Is(err, yamux.ErrTimeout):
+		return os.ErrDeadlineExceeded
+	case errors.Is(err, yamux.ErrStreamClosed) && !st.session.mux.IsClosed():
+		return net.ErrClosed // CloseWrite was called
+	}
+	return st.session.ended()
+}
+
+// CloseWrite ends what this end writes: the other reads io.EOF behind it. Reading goes on.
+func (st *Stream) CloseWrite() error {
+	if st.closed.Load() || st.ended.Swap(true) {
+		return net.ErrClosed
+	}
+	st.session.track(st.end)
+	return nil
+}
+
+// Close ends the stream at once. What was written is brought to the other end, which reads io.EOF behind it and writes no
+// more.
+func (st *Stream) Close() error {
+	if st.closed.Swap(true) {
+		return net.ErrClosed
+	}
+	st.mu.Lock()
+	_ = st.y.SetDeadline(past) // wakes who reads or writes
+	st.mu.Unlock()
+	st.session.track(st.finish)
+	return nil
+}
+
+// end tells the other end that there is no more. It waits while the bus is away.
+func (st *Stream) end() { st.ends.Do(func() { _ = st.y.Close() }) }
+
+// finish reads on until the other end has ended its half too, so that both forget the stream.
+func (st *Stream) finish() {
+	st.end()
+	if !st.eof.Load() && !st.session.filter.ended(st.id) {
+		select {
+		case st.session.stopOut <- st.id:
+		case <-st.session.over:
+			return
+		}
+	}
+	st.reading.Lock()
+	defer st.reading.Unlock()
+	_ = st.y.SetReadDeadline(time.Time{})
+	_, _ = io.Copy(io.Discard, st.y)
+	st.session.forget(st)
+}
+
+// stop is what the other end asks for when it closes the stream.
+func (st *Stream) stop() {
+	st.stopped.Store(true)
+	st.mu.Lock()
+	_ = st.y.SetWriteDeadline(past) // wakes who writes
+	st.mu.Unlock()
+	st.session.ending.Go(st.end) // who calls is counted there too
+}
+
+// LocalAddr and RemoteAddr say the subjects of the session.
+func (st *Stream) LocalAddr() net.Addr  { return st.session.conn.LocalAddr() }
+func (st *Stream) RemoteAddr() net.Addr { return st.session.conn.RemoteAddr() }
+
+// SetDeadline sets both deadlines.
+func (st *Stream) SetDeadline(t time.Time) error {
+	return errors.Join(st.SetReadDeadline(t), st.SetWriteDeadline(t))
+}
+
+// SetReadDeadline is as net.Conn has it.
+func (st *Stream) SetReadDeadline(t time.Time) error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.closed.Load() {
+		return net.ErrClosed
+	}
+	return st.y.SetReadDeadline(t)
+}
+
+// SetWriteDeadline is for the writes that begin after it, and for those that wait for the reader of the stream.
+func (st *Stream) SetWriteDeadline(t time.Time) error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.writeBy = t
+	switch {
+	case st.closed.Load():
+		return net.ErrClosed
+	case st.stopped.Load():
+		return nil // every write fails already
+	}
+	return st.y.SetWriteDeadline(t)
+}
