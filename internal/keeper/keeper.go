@@ -6,7 +6,8 @@
 //     making and removing a sandbox needs. It reads what its owner sends over
 //     the control socket, starts the maker that builds the sandbox, and ends
 //     and removes everything when the owner is gone. It never reads a byte that
-//     comes from inside the sandbox.
+//     comes from inside the sandbox: of a lane, which leads from one process in
+//     there to the owner, it only hands on the end.
 //   - The relay (package relay, the program ravi-relay) has no rights at all:
 //     its own user, an empty root directory, a short list of system calls, a
 //     bound on memory. It holds the link to the guest agent, parses what the

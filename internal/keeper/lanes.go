@@ -160,5 +160,7 @@ func openLane(r, w int) (link.End, error) {
 			return link.End{}, err
 		}
 	}
-	return link.End{R: os.NewFile(uintptr(r), "lane"), W: os.NewFile(uintptr(w), "lane")}, nil
+	end := link.End{R: os.NewFile(uintptr(r), "lane"), W: os.NewFile(uintptr(w), "lane")}
+	end.Widen()
+	return end, nil
 }

@@ -88,6 +88,9 @@ func TestLanesAreHandedOut(t *testing.T) {
 			t.Errorf("lane %d: read %q, %v", i+1, b, err)
 		}
 		for _, f := range lane.Files() {
+			if size, err := unix.FcntlInt(f.Fd(), unix.F_GETPIPE_SZ, 0); err != nil || size < 64<<10 {
+				t.Errorf("lane %d holds %d bytes: %v", i+1, size, err)
+			}
 			flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFD, 0)
 			if err != nil || flags&unix.FD_CLOEXEC == 0 {
 				t.Errorf("lane %d passes to programs: %v", i+1, err)

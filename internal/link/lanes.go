@@ -18,12 +18,31 @@ const FirstLane = 5
 // EnvLanes tells the guest agent how many lanes it was born with.
 const EnvLanes = "RAVI_LANES"
 
-// NewLane makes the two ends of a lane. They block.
+// laneSize is how much a pipe of a lane may hold that is used: as others do.
+const laneSize = 64 << 10
+
+// NewLane makes the two ends of a lane. They block, and hold little until Widen:
+// most are never used, and an ordinary user may have so much in all pipes.
 func NewLane() (ours, theirs End, err error) {
 	if ours, theirs, err = pipes("lane"); err != nil {
-		err = fmt.Errorf("cannot make a lane: %w", err)
+		return ours, theirs, fmt.Errorf("cannot make a lane: %w", err)
 	}
-	return ours, theirs, err
+	ours.resize(os.Getpagesize())
+	return ours, theirs, nil
+}
+
+// Widen has a lane hold what is usual. A user who has many pipes may have to do
+// with less: slower, not wrong.
+func (e End) Widen() { e.resize(laneSize) }
+
+func (e End) resize(size int) {
+	for _, f := range e.Files() {
+		raw, err := f.SyscallConn()
+		if err != nil {
+			continue // it is closed
+		}
+		_ = raw.Control(func(fd uintptr) { _, _ = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, size) })
+	}
 }
 
 // OpenLanes takes the ends of n lanes from descriptors that follow each other,

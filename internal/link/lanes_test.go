@@ -16,6 +16,21 @@ func TestLane(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	size := func() (all [2]int) {
+		for i, f := range theirs.Files() {
+			if all[i], err = unix.FcntlInt(f.Fd(), unix.F_GETPIPE_SZ, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return all
+	}
+	if got := size(); got[0] > os.Getpagesize() || got[1] > os.Getpagesize() {
+		t.Errorf("one that is not used holds %d", got)
+	}
+	ours.Widen()
+	if got := size(); got[0] != laneSize || got[1] != laneSize {
+		t.Errorf("one that is used holds %d", got)
+	}
 	for _, way := range []struct{ from, to *os.File }{{ours.W, theirs.R}, {theirs.W, ours.R}} {
 		if _, err := way.from.WriteString("hello"); err != nil {
 			t.Fatal(err)
