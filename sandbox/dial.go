@@ -126,7 +126,7 @@ func (s *Sandbox) dial(ctx context.Context, address string) (c net.Conn, certifi
 		}
 		return nil, "", err
 	}
-	return c, m.CA, nil
+	return c, m.CA + s.away.authority(), nil
 }
 
 // callOut has a gateway make c a connection to address.

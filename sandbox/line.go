@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"sync"
 	"time"
@@ -129,12 +130,24 @@ func (l *line) listen(ctx context.Context) {
 	}
 }
 
+// maxMessage bounds a line of a gateway's, in bytes: the names that a guest asked for are in one. A gateway on another
+// machine may say anything.
+const maxMessage = 8 << 20
+
 func readMessage(r *bufio.Reader) (m network.Message, err error) {
-	line, err := r.ReadBytes('\n')
-	if err != nil {
-		return m, err
+	var line []byte
+	for {
+		part, err := r.ReadSlice('\n')
+		if line = append(line, part...); len(line) > maxMessage {
+			return m, fmt.Errorf("a line of more than %d bytes", maxMessage)
+		}
+		if err == nil {
+			return m, json.Unmarshal(line, &m)
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return m, err
+		}
 	}
-	return m, json.Unmarshal(line, &m)
 }
 
 // order has the gateway do something, and waits until it is done. If the gateway

@@ -133,3 +133,21 @@ func TestOrderIsSaidAgain(t *testing.T) {
 		t.Errorf("the order gave %v", err)
 	}
 }
+
+// A gateway on another machine may say anything: a line without end is not held.
+func TestEndlessMessage(t *testing.T) {
+	read := &endless{}
+	if _, err := readMessage(bufio.NewReader(read)); err == nil || read.n > 2*maxMessage {
+		t.Errorf("%d bytes were read: %v", read.n, err)
+	}
+}
+
+type endless struct{ n int }
+
+func (e *endless) Read(b []byte) (int, error) {
+	e.n += len(b)
+	for i := range b {
+		b[i] = 'x'
+	}
+	return len(b), nil
+}

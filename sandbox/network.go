@@ -110,6 +110,9 @@ func (s *Sandbox) SetAllowNet(ctx context.Context, a AllowNet) error {
 	if err != nil {
 		return err
 	}
+	if err := s.away.setPolicy(s.networkOf(p)); err != nil {
+		return err
+	}
 	return s.explain(ctx, s.inst.SetPolicy(ctx, raw))
 }
 
@@ -117,10 +120,14 @@ func (s *Sandbox) SetAllowNet(ctx context.Context, a AllowNet) error {
 // answered, and whom to trust. Names that are known have their addresses already.
 func (s *Sandbox) setUpNetwork(ctx context.Context, hear func(NetEvent), known []string) error {
 	var certificate string
-	var err error
+	hear, err := s.openAway(hear)
+	if err != nil {
+		return err
+	}
 	if s.line, certificate, err = newLine(ctx, s.inst.DialEvents, hear); err != nil {
 		return fmt.Errorf("its network gateway: %w", err)
 	}
+	certificate += s.away.authority()
 	if err := s.giveSecrets(ctx); err != nil {
 		return err
 	}

@@ -76,7 +76,16 @@ func readBeyond(o options, backendName string) (b beyond, err error) {
 	return b, nil
 }
 
+// networkOf is a network with this policy.
+func (s *Sandbox) networkOf(p policy.Policy) network.Config {
+	return network.Config{Policy: p, Floor: s.floor, Services: s.serviceNames, Seed: s.seed, Proxy: s.beyond.proxy, ExtraCAs: s.beyond.extraCAs, Delegate: s.away.delegation()}
+}
+
 // networkJSON is what the keeper is told of a network with this policy.
 func (s *Sandbox) networkJSON(p policy.Policy) (json.RawMessage, error) {
-	return json.Marshal(network.Config{Policy: p, Floor: s.floor, Services: s.serviceNames, Seed: s.seed, Proxy: s.beyond.proxy, ExtraCAs: s.beyond.extraCAs})
+	c := s.networkOf(p)
+	if s.away != nil {
+		c.Proxy = nil // that is the way out of this machine
+	}
+	return json.Marshal(c)
 }

@@ -52,6 +52,7 @@ type Sandbox struct {
 	floor         policy.Floor      // what the operator decided about the network
 	beyond        beyond
 	seed          string // of the addresses that names have
+	away          *away  // nil: it is on this machine
 	network       bool   // it was made with one
 	own           bool   // this process is its owner
 	inst          backend.Instance
@@ -208,6 +209,9 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (op
 	if err := sb.takeServices(o.services); err != nil {
 		return fail("config", err, "")
 	}
+	if elsewhere {
+		sb.away = sb.sendAway()
+	}
 	sb.realPaths = o.realPaths
 	mounts, err := sb.mounts(o.home, workspace)
 	if err != nil {
@@ -267,7 +271,7 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (op
 	sb.inst, err = be.Create(create, backend.Spec{
 		ID: sb.ID, Dir: dir, Home: o.home, Image: cfg.Image,
 		CPUs: cfg.CPUs, Memory: int64(cfg.MemoryMiB) << 20, Disk: disk << 30, Processes: MaxProcesses,
-		Mounts: append(append(mounts, o.mounts...), shown...), Network: net, RootsFile: os.Getenv("SSL_CERT_FILE"), ProxyAuthFile: out.authFile,
+		Mounts: append(append(mounts, o.mounts...), shown...), Network: net, RootsFile: os.Getenv("SSL_CERT_FILE"), ProxyAuthFile: sb.proxyAuth(),
 		Owner: keep, Checkpoint: o.checkpoint, Sealed: sb.sealed(), WorkspaceOnly: sb.workspaceOnly,
 	})
 	if err != nil {
@@ -287,7 +291,7 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (op
 	if err == nil && net != nil {
 		err = sb.setUpNetwork(create, o.netEvents, before.Names)
 	}
-	if err == nil && len(o.services) > 0 {
+	if err == nil && (len(o.services) > 0 || sb.away.delegates()) {
 		sb.visits, err = sb.serve(create, o.services)
 	}
 	if err == nil && sb.record != nil {
@@ -301,6 +305,9 @@ func Open(ctx context.Context, cfg Config, workspace string, opts ...Option) (op
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
 		defer cancel()
 		_ = sb.inst.Close(closing)
+		sb.line.hangUp()
+		sb.visits.end()
+		_ = sb.away.close()
 		ended(keeper.ReasonFailed)
 		return fail("create", err, "")
 	}
@@ -481,6 +488,7 @@ func (s *Sandbox) Detach() {
 	s.inst.Detach()
 	s.line.hangUp()
 	s.visits.end()
+	_ = s.away.close() // all that it could say is that it is closed
 	s.client.HTTP.CloseIdleConnections()
 	s.lanes.close()
 }
@@ -504,6 +512,7 @@ func (s *Sandbox) Close() error {
 		s.closeErr = errors.Join(s.inst.Close(ctx), s.debug.leave())
 		s.line.hearTheRest()
 		s.visits.end()
+		s.closeErr = errors.Join(s.closeErr, s.away.close())
 		s.client.HTTP.CloseIdleConnections()
 		s.lanes.close()
 		if s.record != nil {

@@ -117,6 +117,12 @@ func (s *Sandbox) giveSecrets(ctx context.Context) error {
 		return nil
 	}
 	list := s.secrets.list()
+	if s.away != nil {
+		var err error
+		if list, err = s.away.setSecrets(list); err != nil {
+			return err
+		}
+	}
 	if _, err := s.line.order(ctx, network.Order{Secrets: &list}); err != nil {
 		return fmt.Errorf("handing its network gateway the secrets: %w", err)
 	}

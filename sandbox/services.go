@@ -134,9 +134,9 @@ func visitsOf(inst backend.Instance) func(context.Context) (nextVisit, error) {
 	return func(ctx context.Context) (nextVisit, error) { return callGateway(ctx, inst.DialEvents) }
 }
 
-// receive serves what processes of the sandbox connect to. call has them come; it is called again when none come any
-// more.
-func receive(ctx context.Context, call func(context.Context) (nextVisit, error), services map[string]Service) (*visits, error) {
+// receive serves what processes of the sandbox connect to, as find says. call has them come; it is called again when none
+// come any more.
+func receive(ctx context.Context, call func(context.Context) (nextVisit, error), find func(network.Visit) Service) (*visits, error) {
 	next, err := call(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("its network gateway: %w", err)
@@ -154,7 +154,7 @@ func receive(ctx context.Context, call func(context.Context) (nextVisit, error),
 				if err != nil {
 					break
 				}
-				serve := services[visit.Service]
+				serve := find(visit)
 				if serve == nil {
 					conn.Close()
 					continue

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ravi/internal/backend/host"
+	"ravi/internal/network"
 )
 
 // On the host there is no gateway that services could be reached through, and
@@ -56,7 +57,12 @@ func (s *Sandbox) serve(ctx context.Context, services map[string]Service) (*visi
 	if s.backend == BackendHost {
 		return serveSockets(s.servicesDir, services, s.inst.Ended())
 	}
-	return receive(ctx, visitsOf(s.inst), services)
+	return receive(ctx, visitsOf(s.inst), func(v network.Visit) Service {
+		if v.Host != "" {
+			return s.away.service(v)
+		}
+		return services[v.Service]
+	})
 }
 
 // serveSockets listens for the services in dir until ended is closed.

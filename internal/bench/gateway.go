@@ -57,7 +57,7 @@ func (b *bench) gateway(ctx context.Context) (err error) {
 	if err := os.Mkdir(g.home, 0o700); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(g.home, "config.json"), []byte(`{"gateway": {"port": 0}}`), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(g.home, "config.json"), []byte(`{"gateway": {"port": 0}, "bus": {"port": 0}}`), 0o600); err != nil {
 		return err
 	}
 	if err := b.step(fmt.Sprintf("a store with %d runs", b.Records), func() error { return g.fill(ctx) }); err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/nats-io/nkeys"
 )
 
-// clientConns is the most connections of one client's guests together.
-const clientConns = 1024
+// clientConns is the most connections of one client's guests together, so that none can take all that there are.
+const clientConns = 512
 
 // signedOperator is the operator's claims.
 func (k *keys) operator() (*jwt.OperatorClaims, error) {
@@ -37,10 +37,16 @@ func (k *keys) operator() (*jwt.OperatorClaims, error) {
 	return jwt.DecodeOperatorClaims(text)
 }
 
-// claimsOf are the signed claims of an account. Nothing passes between accounts: there are no imports and exports, no
-// leaf nodes but the one that the server dials itself, and no streams but in CONTROL, which store nothing while the disk is
-// full.
-func (k *keys) claimsOf(name string, a *account, leaf, full bool) (*jwt.AccountClaims, string, error) {
+// shape is how the accounts are now, beside their keys.
+type shape struct {
+	leaf bool // a hub is joined
+	full bool // nothing more is stored
+}
+
+// claimsOf are the signed claims of an account. Nothing passes between accounts but what a hub is told and says; there are
+// no leaf nodes but the one that the server dials itself, and no streams but in CONTROL, which store nothing while the disk
+// is full.
+func (k *keys) claimsOf(name string, a *account, is shape) (*jwt.AccountClaims, string, error) {
 	public, err := publicOf(a.Seed, nkeys.PrefixByteAccount)
 	if err != nil {
 		return nil, "", err
@@ -48,28 +54,38 @@ func (k *keys) claimsOf(name string, a *account, leaf, full bool) (*jwt.AccountC
 	claims := jwt.NewAccountClaims(public)
 	claims.Name = name
 	claims.Limits.AccountLimits = jwt.AccountLimits{DisallowBearer: true, Conn: clientConns}
-	if a == k.doc.Control {
+	switch a {
+	case k.doc.Control:
 		claims.Limits.Conn = jwt.NoLimit
-		if leaf {
-			claims.Limits.LeafNodeConn = jwt.NoLimit
-		}
 		disk := int64(jwt.NoLimit)
-		if full {
+		if is.full {
 			disk = 1
 		}
 		claims.Limits.JetStreamLimits = jwt.JetStreamLimits{DiskStorage: disk, Streams: jwt.NoLimit, Consumer: jwt.NoLimit}
+	case k.doc.Hub:
+		claims.Limits.Conn, claims.Limits.LeafNodeConn = 0, jwt.NoLimit
+	}
+	if is.leaf {
+		if err := k.joinHub(claims, a); err != nil {
+			return nil, "", err
+		}
 	}
 	claims.Revocations = jwt.RevocationList{}
 	for user, at := range a.Revoked {
 		claims.Revocations[user] = at
 	}
+	text, err := k.encode(claims)
+	return claims, text, err
+}
+
+// encode signs claims as the operator.
+func (k *keys) encode(claims *jwt.AccountClaims) (string, error) {
 	pair, err := nkeys.FromSeed([]byte(k.doc.Operator))
 	if err != nil {
-		return nil, "", err
+		return "", err
 	}
 	defer pair.Wipe()
-	text, err := claims.Encode(pair)
-	return claims, text, err
+	return claims.Encode(pair)
 }
 
 func (k *keys) systemClaims() (public, text string, err error) {
@@ -77,21 +93,16 @@ func (k *keys) systemClaims() (public, text string, err error) {
 	if err != nil {
 		return "", "", err
 	}
-	pair, err := nkeys.FromSeed([]byte(k.doc.Operator))
-	if err != nil {
-		return "", "", err
-	}
-	defer pair.Wipe()
 	claims := jwt.NewAccountClaims(public)
 	claims.Name = "SYS"
 	claims.Limits.AccountLimits = jwt.AccountLimits{DisallowBearer: true, Conn: clientConns}
-	text, err = claims.Encode(pair)
+	text, err = k.encode(claims)
 	return public, text, err
 }
 
 // push tells the running server what an account is now.
 func (s *Server) push(name string, a *account) error {
-	claims, text, err := s.keys.claimsOf(name, a, s.leaf, s.space.low)
+	claims, text, err := s.keys.claimsOf(name, a, shape{leaf: s.leaf, full: s.space.low})
 	if err != nil {
 		return fmt.Errorf("cannot sign the account %s: %w", name, err)
 	}

@@ -242,6 +242,26 @@ func TestGuestFloods(t *testing.T) {
 	}
 }
 
+// A guest that connects again and again is in the way of nobody but its own client.
+func TestGuestTakesAllConnections(t *testing.T) {
+	s := start(t, options(t))
+	c := issue(t, s, guest("acme", run1))
+	var refused error
+	for range clientConns + 1 {
+		nc, err := nats.Connect(s.URL(), nats.UserJWTAndSeed(c.JWT, c.Seed.Reveal()), nats.NoReconnect())
+		if err == nil {
+			t.Cleanup(nc.Close)
+			err = nc.FlushTimeout(10 * time.Second)
+		}
+		refused = errors.Join(refused, err)
+	}
+	if refused == nil {
+		t.Error("it has as many connections as it likes")
+	}
+	hostile(t, s, issue(t, s, guest("other", run2)))
+	hostile(t, s, issue(t, s, Request{Kind: KindRunner, Name: "far"}))
+}
+
 func TestClientsAreApart(t *testing.T) {
 	s := start(t, options(t))
 	one, two := issue(t, s, guest("one", run1)), issue(t, s, guest("two", run1)) // the same run, if that could be
@@ -361,13 +381,17 @@ func TestRefusedCredentials(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own, err := s.signer(t.Context(), "")
+	within, err := s.ownCredential(t.Context(), "", "control")
 	if err != nil {
 		t.Fatal(err)
 	}
-	inside := jwt.NewUserClaims(good.User)
-	inside.AllowedConnectionTypes.Add(jwt.ConnectionTypeInProcess)
-	within, err := own.sign(good, inside)
+	ours, err := s.signer(t.Context(), "acme")
+	if err != nil {
+		t.Fatal(err)
+	}
+	noKey := jwt.NewUserClaims(good.User)
+	noKey.BearerToken = true
+	bearer, err := ours.sign(good, noKey)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -380,6 +404,7 @@ func TestRefusedCredentials(t *testing.T) {
 		"with another name written in":  long,
 		"over":                          over,
 		"of the daemon's own kind":      within,
+		"that needs no key":             bearer,
 	} {
 		nc, err := nats.Connect(s.URL(), nats.UserJWTAndSeed(c.JWT, c.Seed.Reveal()), nats.NoReconnect())
 		if !errors.Is(err, nats.ErrAuthorization) && !errors.Is(err, nats.ErrAuthExpired) {
@@ -465,7 +490,7 @@ func TestExpiryCuts(t *testing.T) {
 func TestOldAccountClaims(t *testing.T) {
 	s := start(t, options(t))
 	c := issue(t, s, guest("acme", run1))
-	_, old, err := s.keys.claimsOf("acme", s.keys.account("acme"), false, false)
+	_, old, err := s.keys.claimsOf("acme", s.keys.account("acme"), shape{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -80,7 +80,7 @@ type Bus interface {
 	Issue(ctx context.Context, r Request) (Credential, error)
 	// Revoke says which users of an account (a client, or "" for CONTROL) are revoked, by public key, and when they were:
 	// what was issued until then is taken no more, and live connections are cut before it returns. It is the whole set
-	// each time; who is not in it is not revoked. A restart keeps it.
+	// each time; who is not in it is not revoked. A restart keeps it. Those whose credentials are over need not be in it.
 	Revoke(ctx context.Context, account string, users map[string]time.Time) error
 	// Curve is the key pair of the daemon for what is sealed from end to end; the Peer of runners' credentials.
 	Curve() (nkeys.KeyPair, error)

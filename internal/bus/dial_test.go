@@ -17,6 +17,9 @@ import (
 // quick is the usual pace, a hundred times faster.
 var quick = pace{first: 10 * time.Millisecond, most: 100 * time.Millisecond, auth: 150 * time.Millisecond, renew: 100 * time.Millisecond, grace: 600 * time.Millisecond}
 
+// patient is quick, and waits for as long as a busy machine needs.
+var patient = pace{first: quick.first, most: quick.most, auth: quick.auth, renew: quick.renew, grace: time.Minute}
+
 func withPace(p pace) DialOption { return func(d *dialing) { d.pace = p } }
 
 // crowd is many clients at once, each with a credential of its own.
@@ -29,13 +32,13 @@ type crowd struct {
 const many = 50
 
 // newCrowd connects them; renew gives a renewed credential, or the old one.
-func newCrowd(t *testing.T, s *Server, ttl time.Duration, renew func(Credential) (Credential, error)) *crowd {
+func newCrowd(t *testing.T, s *Server, p pace, ttl time.Duration, renew func(Credential) (Credential, error)) *crowd {
 	t.Helper()
 	c := &crowd{ends: make(chan error, many)}
 	for range many {
 		r := Request{Kind: KindRunner, Name: "r", TTL: ttl}
 		cred := issue(t, s, r)
-		opts := []DialOption{withPace(quick), WithEnd(func(err error) { c.ends <- err })}
+		opts := []DialOption{withPace(p), WithEnd(func(err error) { c.ends <- err })}
 		if renew != nil {
 			opts = append(opts, WithRenewal(func(context.Context) (Credential, error) {
 				c.asked.Add(1)
@@ -79,7 +82,7 @@ func renewal(s *Server, ttl time.Duration) func(Credential) (Credential, error) 
 
 func TestExpiryOfManyRenewedInTime(t *testing.T) {
 	s := start(t, options(t))
-	c := newCrowd(t, s, 3*time.Second, renewal(s, time.Hour))
+	c := newCrowd(t, s, patient, 3*time.Second, renewal(s, time.Hour))
 	end := time.Now().Add(3 * time.Second)
 	until(t, func() error {
 		if time.Now().Before(end) {
@@ -97,7 +100,7 @@ func TestExpiryOfManyRenewedLate(t *testing.T) {
 	s := start(t, options(t))
 	var down atomic.Bool
 	down.Store(true)
-	c := newCrowd(t, s, 2*time.Second, func(c Credential) (Credential, error) {
+	c := newCrowd(t, s, patient, 2*time.Second, func(c Credential) (Credential, error) {
 		if down.Load() {
 			return Credential{}, errors.New("the issuer is down")
 		}
@@ -125,7 +128,7 @@ func cut(conns []*nats.Conn) error {
 func TestExpiryOfManyNeverRenewed(t *testing.T) {
 	s := start(t, options(t))
 	var same sync.Map
-	c := newCrowd(t, s, 2*time.Second, func(c Credential) (Credential, error) {
+	c := newCrowd(t, s, quick, 2*time.Second, func(c Credential) (Credential, error) {
 		same.Store(c.User, true)
 		return c, nil
 	})
@@ -176,7 +179,7 @@ func TestPaceOfMany(t *testing.T) {
 	})
 }
 
-// onPort is options for the port that another had.
+// restarted is the server again, on the port that it had.
 func restarted(t *testing.T, s *Server) *Server {
 	t.Helper()
 	o := s.opts

@@ -125,7 +125,7 @@ func (s *signer) issue(r Request) (Credential, error) {
 		c.Peer = peer
 	}
 	claims := r.claims(c.User)
-	c.Expires = s.now().Add(r.TTL).Truncate(time.Second)
+	c.Expires = s.now().Add(r.TTL + time.Second - 1).Truncate(time.Second) // a JWT knows whole seconds
 	claims.Expires = c.Expires.Unix()
 	return s.sign(c, claims)
 }

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -31,7 +30,8 @@ type document struct {
 	System   string              `json:"system"`   // seed
 	Control  *account            `json:"control"`
 	Clients  map[string]*account `json:"clients"`
-	Curve    string              `json:"curve"` // seed
+	Hub      *account            `json:"hub,omitempty"` // what is told a hub, and heard of it; there once there was one
+	Curve    string              `json:"curve"`         // seed
 }
 
 // account is the key of an account, and who of it is revoked: seconds since 1970 by public key.
@@ -55,9 +55,9 @@ type keys struct {
 
 // openKeys reads the keys of the bus whose folder is dir, and makes them when there are none.
 func openKeys(ctx context.Context, home, dir string) (*keys, error) {
-	rel, err := filepath.Rel(home, dir)
-	if err != nil || !filepath.IsLocal(rel) || rel == "." {
-		return nil, refuse(ErrOptions, "", "the folder of the bus, %s, is not in Ravi's home %s", dir, home)
+	rel, err := inHome(home, dir)
+	if err != nil {
+		return nil, err
 	}
 	store, err := secret.Open(home)
 	if err != nil {
@@ -83,6 +83,15 @@ func openKeys(ctx context.Context, home, dir string) (*keys, error) {
 			"cannot use the keys of the bus in %s: %s", path, err)
 	}
 	return k, nil
+}
+
+// inHome is the path of the folder of the bus from the home.
+func inHome(home, dir string) (string, error) {
+	rel, err := filepath.Rel(home, dir)
+	if err != nil || !filepath.IsLocal(rel) || rel == "." {
+		return "", refuse(ErrOptions, "", "the folder of the bus, %s, is not in Ravi's home %s", dir, home)
+	}
+	return rel, nil
 }
 
 func (d *document) make() error {
@@ -128,7 +137,12 @@ func (d *document) decode(data []byte) error {
 		}
 		kinds[a.Seed] = nkeys.PrefixByteAccount
 	}
-	if len(kinds) != 4+len(d.Clients) { // two accounts with one key would be one
+	want := 4 + len(d.Clients)
+	if d.Hub != nil {
+		kinds[d.Hub.Seed] = nkeys.PrefixByteAccount
+		want++
+	}
+	if len(kinds) != want { // two accounts with one key would be one
 		return bad
 	}
 	for seed, kind := range kinds {
@@ -147,6 +161,19 @@ func (k *keys) save(ctx context.Context) error {
 	return k.store.SetSealed(ctx, k.name, data)
 }
 
+// ensureHub makes the account for a hub when there is none.
+func (k *keys) ensureHub(ctx context.Context) error {
+	if k.doc.Hub != nil {
+		return nil
+	}
+	seed, err := newSeed(nkeys.PrefixByteAccount)
+	if err != nil {
+		return fmt.Errorf("cannot make the account of the hub: %w", err)
+	}
+	k.doc.Hub = &account{Seed: seed}
+	return k.save(ctx)
+}
+
 // account finds the account of a client, or CONTROL for ""; nil if there is none.
 func (k *keys) account(client string) *account {
 	if client == "" {
@@ -155,8 +182,15 @@ func (k *keys) account(client string) *account {
 	return k.doc.Clients[client]
 }
 
-// clients are the names of those who have an account, in order.
-func (k *keys) clients() []string { return slices.Sorted(maps.Keys(k.doc.Clients)) }
+// accounts are all that have users, by what they are called.
+func (k *keys) accounts() map[string]*account {
+	all := maps.Clone(k.doc.Clients)
+	all["CONTROL"] = k.doc.Control
+	if k.doc.Hub != nil {
+		all["HUB"] = k.doc.Hub
+	}
+	return all
+}
 
 // revoke replaces the set of revoked users, and says whether it was another.
 func (a *account) revoke(users map[string]time.Time) bool {

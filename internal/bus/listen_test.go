@@ -13,9 +13,11 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -58,13 +60,18 @@ func TestExposureNeedsTLS(t *testing.T) {
 	}
 }
 
+func makeTLS(t *testing.T, o Options, hosts []string) (TLS, error) {
+	t.Helper()
+	return MakeTLS(t.Context(), o.Home, o.Dir, hosts)
+}
+
 func TestTLS(t *testing.T) {
 	o := options(t)
-	made, err := MakeTLS(o.Dir, []string{"bus.example.com", "192.0.2.7"})
+	made, err := makeTLS(t, o, []string{"bus.example.com", "192.0.2.7"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Host, o.TLS = "0.0.0.0", &made
+	o.Host, o.TLS = "0.0.0.0", &TLS{Cert: made.Cert, Key: made.Key} // its authority is known
 	s := start(t, o)
 	c := issue(t, s, guest("acme", run1))
 	seen := everything(t, warden(t, s, "acme"))
@@ -91,6 +98,33 @@ func TestTLS(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	// Nothing is resumed: who is allowed is asked at the certificate, which a resumed session has none of.
+	trust, err := s.Trust().config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	trust.ClientSessionCache = tls.NewLRUClientSessionCache(1)
+	for range 2 {
+		conn, err := net.Dial("tcp", host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for b := []byte{0}; b[0] != '\n'; {
+			if _, err := conn.Read(b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		secured := tls.Client(conn, trust)
+		if err := secured.Handshake(); err != nil {
+			t.Fatal(err)
+		}
+		_ = secured.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+		_, _ = secured.Read(make([]byte, 1)) // tickets come with the first bytes
+		if secured.ConnectionState().DidResume {
+			t.Error("a session was resumed")
+		}
+		secured.Close()
+	}
 	// Without TLS nobody gets as far as to say who they are.
 	if _, err := nats.Connect("nats://"+host, nats.UserJWTAndSeed(c.JWT, c.Seed.Reveal()), nats.TLSHandshakeFirst(), nats.NoReconnect()); err == nil {
 		t.Error("a client that checks nothing is taken")
@@ -109,7 +143,7 @@ func TestTLS(t *testing.T) {
 // A certificate that is made anew is used without a restart.
 func TestTLSIsReadAgain(t *testing.T) {
 	o := options(t)
-	made, err := MakeTLS(o.Dir, []string{"one.example.com"})
+	made, err := makeTLS(t, o, []string{"one.example.com"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +160,7 @@ func TestTLSIsReadAgain(t *testing.T) {
 	if err := as("one.example.com"); err != nil {
 		t.Fatal(err)
 	}
-	again, err := MakeTLS(o.Dir, []string{"two.example.com"})
+	again, err := makeTLS(t, o, []string{"two.example.com"})
 	if err != nil || again != made {
 		t.Fatal(again, err)
 	}
@@ -134,13 +168,14 @@ func TestTLSIsReadAgain(t *testing.T) {
 }
 
 func TestMakeTLSRefuses(t *testing.T) {
-	dir := options(t).Dir
+	o := options(t)
+	dir := o.Dir
 	for _, hosts := range [][]string{nil, {""}, {"a b"}, {"*"}, {"-x"}, {"https://x"}, {"x:4222"}, {"a..b"}} {
-		if _, err := MakeTLS(dir, hosts); !errors.Is(err, ErrTLS) {
+		if _, err := MakeTLS(t.Context(), o.Home, dir, hosts); !errors.Is(err, ErrTLS) {
 			t.Errorf("%q: %v", hosts, err)
 		}
 	}
-	made, err := MakeTLS(dir, []string{"a.example.com", "*.example.com"})
+	made, err := makeTLS(t, o, []string{"a.example.com", "*.example.com"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +192,7 @@ func TestMakeTLSRefuses(t *testing.T) {
 	if err := os.Remove(filepath.Join(filepath.Dir(made.CA), caKeyFile)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := MakeTLS(dir, []string{"a.example.com"}); !errors.Is(err, ErrTLS) {
+	if _, err := MakeTLS(t.Context(), o.Home, dir, []string{"a.example.com"}); !errors.Is(err, ErrTLS) {
 		t.Error(err)
 	}
 	if after, err := os.ReadFile(made.CA); err != nil || !bytes.Equal(before, after) {
@@ -187,7 +222,7 @@ func TestAllowFrom(t *testing.T) {
 		t.Error("what is no address is let in")
 	}
 	// It stands before the certificate, so no handshake is done with who is not on it, a resumed one included.
-	made, err := MakeTLS(options(t).Dir, []string{"a.example.com"})
+	made, err := makeTLS(t, options(t), []string{"a.example.com"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +255,7 @@ func wsURL(s *Server) string {
 
 func TestWebSocket(t *testing.T) {
 	o := options(t)
-	made, err := MakeTLS(o.Dir, []string{"bus.example.com"})
+	made, err := makeTLS(t, o, []string{"bus.example.com"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -396,7 +431,7 @@ func TestPortInUse(t *testing.T) {
 		start(t, options(t)) // nothing is left over that would be in the way
 	}
 	o := options(t)
-	made, err := MakeTLS(o.Dir, []string{"192.0.2.7"})
+	made, err := makeTLS(t, o, []string{"192.0.2.7"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -452,6 +487,13 @@ func TestFolderIsOurs(t *testing.T) {
 			t.Error("a seed stands in the file")
 		}
 	}
+	if os.Geteuid() == 0 {
+		ls := exec.Command("/bin/ls", o.Dir)
+		ls.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		if out, err := ls.CombinedOutput(); err == nil || !strings.Contains(string(out), "ermission denied") {
+			t.Errorf("another user looks into it: %s %v", out, err)
+		}
+	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -495,6 +537,23 @@ func TestNothingSecretIsLogged(t *testing.T) {
 	}
 	if strings.Contains(log.String(), c.JWT) {
 		t.Error("the credential was logged")
+	}
+}
+
+// Whoever knocks without end fills no disk with lines about it.
+func TestLogHasABound(t *testing.T) {
+	var log lockedBuffer
+	l := &logger{to: slog.New(slog.NewTextHandler(&log, nil))}
+	began := time.Now()
+	for i := range 100_000 {
+		l.Errorf("authentication error %d", i)
+	}
+	seconds := int(time.Since(began)/time.Second) + 2
+	if n := strings.Count(log.String(), "\n"); n < linesPerSecond || n > seconds*linesPerSecond || !strings.Contains(log.String(), "left out") {
+		t.Errorf("%d lines", n)
+	}
+	if l.broken.Load() {
+		t.Error("a stream is said to be broken")
 	}
 }
 

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -17,10 +18,12 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"ravi/internal/secret"
 )
 
-// caKeyFile is the key of the authority, which is needed to make certificates only.
-const caKeyFile = "ca-key.pem"
+// caKeyFile is the key of the authority. It is needed to make certificates only, and is encrypted as keys.age is.
+const caKeyFile = "ca-key.age"
 
 // The lives of what MakeTLS makes.
 const (
@@ -29,32 +32,55 @@ const (
 )
 
 // MakeTLS makes a certificate for the bus in dir/tls: server.pem and server-key.pem, signed by an authority of its own,
-// ca.pem and ca-key.pem, which is made once and signs again after that. hosts are the names and addresses that the bus is
-// reached by; those of loopback are added. Whoever connects is given ca.pem. dir is the folder of the bus.
-func MakeTLS(dir string, hosts []string) (TLS, error) {
-	if err := ourFolder(dir); err != nil {
-		return TLS{}, err
-	}
-	folder := filepath.Join(dir, "tls")
-	if err := ourFolder(folder); err != nil {
-		return TLS{}, err
-	}
-	out := TLS{Cert: filepath.Join(folder, "server.pem"), Key: filepath.Join(folder, "server-key.pem"), CA: filepath.Join(folder, "ca.pem")}
+// ca.pem, which is made once and signs again after that. hosts are the names and addresses that the bus is reached by;
+// those of loopback are added. Whoever connects is given ca.pem. dir is the folder of the bus, in the home.
+func MakeTLS(ctx context.Context, home, dir string, hosts []string) (TLS, error) {
 	template, err := serverTemplate(hosts)
 	if err != nil {
 		return TLS{}, err
 	}
-	ca, caKey, err := authority(out.CA, filepath.Join(folder, caKeyFile))
+	out := made(dir)
+	for _, folder := range []string{dir, filepath.Dir(out.CA)} {
+		if err := ourFolder(folder); err != nil {
+			return TLS{}, err
+		}
+	}
+	store, err := secret.Open(home)
+	if err != nil {
+		return TLS{}, err
+	}
+	rel, err := inHome(home, dir)
+	if err != nil {
+		return TLS{}, err
+	}
+	ca, caKey, err := authority(ctx, store, out.CA, filepath.Join(rel, "tls", caKeyFile))
 	if err != nil {
 		return TLS{}, err
 	}
 	if template.NotAfter.After(ca.NotAfter) {
 		template.NotAfter = ca.NotAfter
 	}
-	if err := makeCert(template, ca, caKey, out.Cert, out.Key); err != nil {
-		return TLS{}, err
+	key, cert, err := makeCert(template, ca, caKey)
+	if err != nil {
+		return TLS{}, fmt.Errorf("cannot make the certificate of the bus: %w", err)
+	}
+	pem, err := keyPEM(key)
+	if err == nil {
+		err = writePrivate(out.Key, pem)
+	}
+	if err == nil {
+		err = writePrivate(out.Cert, cert)
+	}
+	if err != nil {
+		return TLS{}, fmt.Errorf("cannot write the certificate of the bus: %w", err)
 	}
 	return out, nil
+}
+
+// made is where MakeTLS writes.
+func made(dir string) TLS {
+	folder := filepath.Join(dir, "tls")
+	return TLS{Cert: filepath.Join(folder, "server.pem"), Key: filepath.Join(folder, "server-key.pem"), CA: filepath.Join(folder, "ca.pem")}
 }
 
 func serverTemplate(hosts []string) (*x509.Certificate, error) {
@@ -100,82 +126,88 @@ func hostName(name string) bool {
 }
 
 // authority reads the authority of this bus, or makes it when there is none.
-func authority(certFile, keyFile string) (*x509.Certificate, *ecdsa.PrivateKey, error) {
-	_, noCert := os.Lstat(certFile)
-	_, noKey := os.Lstat(keyFile)
-	if errors.Is(noCert, fs.ErrNotExist) && errors.Is(noKey, fs.ErrNotExist) {
-		t := &x509.Certificate{
-			NotAfter: time.Now().Add(caLife), Subject: pkix.Name{CommonName: "ravi bus authority"},
-			KeyUsage: x509.KeyUsageCertSign, IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
-		}
-		if err := makeCert(t, nil, nil, certFile, keyFile); err != nil {
-			return nil, nil, err
-		}
+func authority(ctx context.Context, store *secret.Store, certFile, keyName string) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+	bad := func(err error) error {
+		hint := fmt.Sprintf("put it back, or make a new authority, which all who connect must be given: mv %q %q", filepath.Dir(certFile), filepath.Dir(certFile)+".old")
+		return refuse(errors.Join(ErrTLS, err), hint, "cannot use the authority of the bus, %s and %s: %s", certFile, caKeyFile, err)
 	}
-	bad := func(path string, err error) error {
-		return refuse(errors.Join(ErrTLS, err), fmt.Sprintf("put it back, or make a new authority, which all who connect must be given: mv %q %q",
-			filepath.Dir(path), filepath.Dir(path)+".old"), "cannot use the authority of the bus, %s: %s", path, err)
+	certPEM, certErr := os.ReadFile(certFile)
+	secretPEM, keyErr := store.Sealed(keyName)
+	switch {
+	case errors.Is(certErr, fs.ErrNotExist) && errors.Is(keyErr, fs.ErrNotExist):
+		return newAuthority(ctx, store, certFile, keyName)
+	case certErr != nil || keyErr != nil:
+		return nil, nil, bad(errors.Join(certErr, keyErr))
 	}
-	cert, err := readPEM(certFile, "CERTIFICATE", x509.ParseCertificate)
+	cert, err := readPEM(certPEM, "CERTIFICATE", x509.ParseCertificate)
 	if err != nil {
-		return nil, nil, bad(certFile, err)
+		return nil, nil, bad(err)
 	}
-	key, err := readPEM(keyFile, "EC PRIVATE KEY", x509.ParseECPrivateKey)
+	key, err := readPEM(secretPEM, "EC PRIVATE KEY", x509.ParseECPrivateKey)
 	if err != nil {
-		return nil, nil, bad(keyFile, err)
+		return nil, nil, bad(err)
 	}
 	if !key.PublicKey.Equal(cert.PublicKey) {
-		return nil, nil, bad(keyFile, errors.New("it is the key of another certificate"))
+		return nil, nil, bad(errors.New("the key is that of another certificate"))
 	}
 	if !cert.IsCA || time.Now().After(cert.NotAfter) {
-		return nil, nil, bad(certFile, errors.New("it is over, or is none"))
+		return nil, nil, bad(errors.New("it is over, or is none"))
 	}
 	return cert, key, nil
 }
 
-func readPEM[T any](path, kind string, parse func([]byte) (T, error)) (T, error) {
-	var none T
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return none, err
+func newAuthority(ctx context.Context, store *secret.Store, certFile, keyName string) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+	failed := func(err error) error { return fmt.Errorf("cannot make the authority of the bus: %w", err) }
+	t := &x509.Certificate{
+		NotAfter: time.Now().Add(caLife), Subject: pkix.Name{CommonName: "ravi bus authority"},
+		KeyUsage: x509.KeyUsageCertSign, IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
 	}
+	key, certPEM, err := makeCert(t, nil, nil)
+	if err != nil {
+		return nil, nil, failed(err)
+	}
+	secretPEM, err := keyPEM(key)
+	if err == nil {
+		err = store.SetSealed(ctx, keyName, secretPEM)
+	}
+	if err == nil {
+		err = writePrivate(certFile, certPEM)
+	}
+	if err != nil {
+		return nil, nil, failed(err)
+	}
+	cert, err := readPEM(certPEM, "CERTIFICATE", x509.ParseCertificate)
+	return cert, key, err
+}
+
+func readPEM[T any](data []byte, kind string, parse func([]byte) (T, error)) (T, error) {
+	var none T
 	block, _ := pem.Decode(data)
 	if block == nil || block.Type != kind {
-		return none, fmt.Errorf("it holds no %s", strings.ToLower(kind))
+		return none, fmt.Errorf("there is no %s", strings.ToLower(kind))
 	}
 	return parse(block.Bytes)
 }
 
+func keyPEM(key *ecdsa.PrivateKey) ([]byte, error) {
+	der, err := x509.MarshalECPrivateKey(key)
+	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), err
+}
+
 // makeCert makes a key and a certificate for it, signed by parent, or by itself if there is none.
-func makeCert(t, parent *x509.Certificate, signer *ecdsa.PrivateKey, certFile, keyFile string) error {
-	failed := func(err error) error { return fmt.Errorf("cannot make the certificate %s: %w", certFile, err) }
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return failed(err)
+func makeCert(t, parent *x509.Certificate, signer *ecdsa.PrivateKey) (key *ecdsa.PrivateKey, cert []byte, err error) {
+	if key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
+		return nil, nil, err
 	}
 	if parent == nil {
 		parent, signer = t, key
 	}
 	if t.SerialNumber, err = rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120)); err != nil {
-		return failed(err)
+		return nil, nil, err
 	}
 	t.NotBefore = time.Now().Add(-time.Hour) // clocks differ
 	der, err := x509.CreateCertificate(rand.Reader, t, parent, &key.PublicKey, signer)
-	if err != nil {
-		return failed(err)
-	}
-	secret, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		return failed(err)
-	}
-	err = writePrivate(keyFile, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: secret}))
-	if err == nil {
-		err = writePrivate(certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
-	}
-	if err != nil {
-		return failed(err)
-	}
-	return nil
+	return key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), err
 }
 
 // writePrivate writes a file for us alone, in one step.

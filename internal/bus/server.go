@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -21,58 +20,15 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"ravi/internal/filelock"
-	"ravi/internal/secret"
 )
-
-// Options are how the embedded server is. Dir and Home are needed; the zero value of each other stands for what is written
-// beside it.
-type Options struct {
-	// Dir is the folder of the bus, <home>/bus. It is made, for us alone.
-	Dir string
-	// Home is Ravi's home, whose key encrypts keys.age.
-	Home string
-	// Host is the address to listen on: 127.0.0.1.
-	Host string
-	// Port is the port; 0 is any free one.
-	Port int
-	// TLS is the certificate; nil is none, which is for loopback only.
-	TLS *TLS
-	// AllowFrom are the addresses that may connect, this machine's own beside them; none are all. It needs TLS: it is an
-	// extra layer, and no lock.
-	AllowFrom []netip.Prefix
-	// WebSocket is a listener for those who can only reach such a one; nil is none.
-	WebSocket *WebSocket
-	// Leaf joins an existing bus by dialing out; nil does not.
-	Leaf *Leaf
-	// MaxStore is the most bytes of all streams: 1 GiB.
-	MaxStore int64
-	// Log gets what the server has to complain about: slog.Default().
-	Log *slog.Logger
-}
-
-// WebSocket is a listener for WebSocket. It has the TLS of the bus.
-type WebSocket struct {
-	Host string // 127.0.0.1
-	Port int    // 0 is any free one
-	// Origins are those whose pages may connect, such as "https://console.example.com"; none are those of the address
-	// itself. Programs that are no browser send none, and need a credential as all do.
-	Origins []string
-}
-
-// Leaf is an existing bus that the server dials, so that runners that are there can be used from here.
-type Leaf struct {
-	URL       string
-	CredsFile string
-	CA        string // PEM file; "" are the authorities of the system
-}
 
 const (
 	defaultStore = 1 << 30
 	maxMemory    = 16 << 20 // bytes of streams in memory, which no account may have
-	maxConns     = 4096
-	maxPending   = 16 << 20 // bytes that wait for one slow reader before its connection is cut
-	maxPayload   = 1 << 20  // bytes of a message
-	startWithin  = 20 * time.Second
+	maxConns     = 16384
+	maxPending   = 64 << 20        // bytes that wait for one slow reader before its connection is cut
+	maxPayload   = 1 << 20         // bytes of a message
+	startWithin  = 2 * time.Minute // large streams take a while
 )
 
 // Server is the embedded server.
@@ -85,6 +41,7 @@ type Server struct {
 	leaf  bool
 	now   func() time.Time
 	trust Trust
+	cert  *certificate // nil without TLS
 	addrs []netip.AddrPort
 	// domain is the name of the streams' world, which a hub tells from its own.
 	domain     string
@@ -141,6 +98,11 @@ func (s *Server) start(ctx context.Context) error {
 	if s.keys, err = openKeys(ctx, s.opts.Home, s.opts.Dir); err != nil {
 		return err
 	}
+	if s.leaf {
+		if err := s.keys.ensureHub(ctx); err != nil {
+			return err
+		}
+	}
 	no, err := s.natsOptions()
 	if err != nil {
 		return err
@@ -193,78 +155,6 @@ func (s *Server) ready(no *server.Options) error {
 	return nil
 }
 
-// fill fills in what is not given, and refuses what must not be.
-func (o *Options) fill() error {
-	if !filepath.IsAbs(o.Dir) || !filepath.IsAbs(o.Home) {
-		return refuse(ErrOptions, "", "the folder of the bus and Ravi's home must be absolute paths, not %q and %q", o.Dir, o.Home)
-	}
-	if o.Host == "" {
-		o.Host = "127.0.0.1"
-	}
-	if o.MaxStore == 0 {
-		o.MaxStore = defaultStore
-	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
-	if o.Port < 0 || o.Port > 65535 {
-		return refuse(ErrOptions, "set bus.port to 1 to 65535, or 0 for any free one", "%d is not a port", o.Port)
-	}
-	if o.MaxStore < 1<<20 {
-		return refuse(ErrOptions, "set bus.max_store_mb to 1 or more", "the bus cannot store its work in %d bytes", o.MaxStore)
-	}
-	if err := o.checkExposure("bus.host", o.Host); err != nil {
-		return err
-	}
-	if w := o.WebSocket; w != nil {
-		filled := *w
-		if filled.Host == "" {
-			filled.Host = "127.0.0.1"
-		}
-		if filled.Port < 0 || filled.Port > 65535 {
-			return refuse(ErrOptions, "set bus.websocket.port to 1 to 65535, or 0 for any free one", "%d is not a port", filled.Port)
-		}
-		o.WebSocket = &filled
-		if err := o.checkExposure("bus.websocket.host", filled.Host); err != nil {
-			return err
-		}
-	}
-	if len(o.AllowFrom) > 0 && o.TLS == nil {
-		return refuse(ErrOptions, "set bus.tls_cert and bus.tls_key, or leave bus.allow_from out",
-			"bus.allow_from says who may connect from elsewhere, and without TLS nobody can")
-	}
-	return nil
-}
-
-// checkExposure refuses an address beyond loopback without TLS.
-func (o *Options) checkExposure(what, host string) error {
-	addr, err := listenAddr(host)
-	if err != nil {
-		return err
-	}
-	if addr.IsLoopback() || o.TLS != nil {
-		return nil
-	}
-	also := ""
-	if len(o.AllowFrom) > 0 {
-		also = "; bus.allow_from is no lock: addresses change hands, and everything could be read on the way"
-	}
-	return refuse(ErrExposed, "make certificates: ravi bus tls NAME-OR-ADDRESS…, or set bus.tls_cert and bus.tls_key; or stay on this machine: "+what+" 127.0.0.1",
-		"the bus does not listen on %s (%s) without TLS%s", host, what, also)
-}
-
-// listenAddr is the address of a host to listen on. Names but localhost are refused: what they mean changes.
-func listenAddr(host string) (netip.Addr, error) {
-	if host == "localhost" {
-		host = "127.0.0.1"
-	}
-	addr, err := netip.ParseAddr(host)
-	if err != nil {
-		return netip.Addr{}, refuse(ErrOptions, "give an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all", "%q is not an address to listen on", host)
-	}
-	return addr.Unmap(), nil
-}
-
 // lockFolder keeps two servers from having one folder.
 func lockFolder(dir string) (*os.File, error) {
 	file, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
@@ -299,12 +189,8 @@ func (s *Server) natsOptions() (*server.Options, error) {
 	if err := store(s.keys.systemClaims()); err != nil {
 		return nil, err
 	}
-	for _, name := range append([]string{""}, s.keys.clients()...) {
-		label := name
-		if name == "" {
-			label = "CONTROL"
-		}
-		claims, text, err := s.keys.claimsOf(label, s.keys.account(name), s.leaf, false)
+	for name, a := range s.keys.accounts() {
+		claims, text, err := s.keys.claimsOf(name, a, shape{leaf: s.leaf})
 		if err != nil {
 			return nil, fmt.Errorf("cannot sign an account: %w", err)
 		}
@@ -406,22 +292,7 @@ func (s *Server) own(ctx context.Context, client, name string, opts []nats.Optio
 	if s.closed {
 		return nil, ErrClosed
 	}
-	signer, err := s.signer(ctx, client)
-	if err != nil {
-		return nil, err
-	}
-	seed, err := newSeed(nkeys.PrefixByteUser)
-	if err != nil {
-		return nil, err
-	}
-	user, err := publicOf(seed, nkeys.PrefixByteUser)
-	if err != nil {
-		return nil, err
-	}
-	claims := jwt.NewUserClaims(user)
-	claims.Name = name
-	claims.AllowedConnectionTypes.Add(jwt.ConnectionTypeInProcess)
-	c, err := signer.sign(Credential{User: user, Name: name, Seed: secret.NewValue(seed)}, claims)
+	c, err := s.ownCredential(ctx, client, name)
 	if err != nil {
 		return nil, err
 	}
@@ -437,6 +308,21 @@ func (s *Server) own(ctx context.Context, client, name string, opts []nats.Optio
 	}
 	s.conns = append(slices.DeleteFunc(s.conns, (*nats.Conn).IsClosed), nc)
 	return nc, nil
+}
+
+func (s *Server) ownCredential(ctx context.Context, client, name string) (Credential, error) {
+	signer, err := s.signer(ctx, client)
+	if err != nil {
+		return Credential{}, err
+	}
+	c := Credential{Name: name}
+	if err := c.makeSeeds("", ""); err != nil {
+		return Credential{}, fmt.Errorf("cannot make a credential: %w", err)
+	}
+	claims := jwt.NewUserClaims(c.User)
+	claims.Name = name
+	claims.AllowedConnectionTypes.Add(jwt.ConnectionTypeInProcess)
+	return signer.sign(c, claims)
 }
 
 // Curve is the key pair of the daemon for what is sealed from end to end.

@@ -18,7 +18,7 @@ import (
 // TLS is the certificate of the bus: paths of PEM files. They are read again when they change.
 type TLS struct {
 	Cert, Key string
-	// CA is the authority that signed Cert, where it is not one of those that systems have.
+	// CA is the authority that signed Cert, where it is not one of those that systems have. What MakeTLS made has its own.
 	CA string
 }
 
@@ -113,6 +113,7 @@ func (s *Server) addTLS(no *server.Options) error {
 	if err := c.load(); err != nil {
 		return err
 	}
+	s.cert = c
 	no.TLSConfig = &tls.Config{
 		MinVersion: tls.VersionTLS13, GetCertificate: c.get,
 		// Whoever resumes is asked for no certificate, and so not where they come from.

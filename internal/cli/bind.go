@@ -45,10 +45,15 @@ func newRoot(table *command.Table, env *command.Env, exit *int) *cobra.Command {
 	groups := map[string]*cobra.Command{}
 	for _, g := range table.Groups() {
 		group := &cobra.Command{
-			Use: g.Name, Short: g.Summary, GroupID: "work", Args: noSuchCommand,
+			Use: g.Words()[len(g.Words())-1], Short: g.Summary, Args: noSuchCommand,
 			RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		}
 		groups[g.Name] = group
+		if g.Under != "" {
+			groups[g.Under].AddCommand(group)
+			continue
+		}
+		group.GroupID = "work"
 		root.AddCommand(group)
 	}
 	for _, c := range table.Commands() {

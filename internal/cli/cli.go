@@ -77,7 +77,13 @@ func newTable(parts parts) *command.Table {
 	addAgents(t)
 	addAgentPrograms(t)
 	addAgentCheck(t)
+	addAgentsWork(t)
+	addClients(t)
 	addSessions(t)
+	addWork(t)
+	addBus(t, parts.bus)
+	addRunner(t)
+	addRunners(t)
 	addMemory(t)
 	addTasks(t)
 	addRuns(t)
@@ -90,6 +96,7 @@ func newTable(parts parts) *command.Table {
 	addContextSnapshot(t)
 	addMCP(t)
 	addUsage(t)
+	addDoctor(t)
 	for _, register := range parts.register {
 		register(t)
 	}

@@ -97,6 +97,7 @@ shows it.`,
 			return infoOf(ctx, env, running)
 		},
 	})
+	addDaemonRestart(t)
 	addDaemonKeep(t)
 	addDaemonLogs(t)
 	addDaemonInstall(t)
@@ -202,6 +203,8 @@ func endKeeping(ctx context.Context, keep *atomic.Bool) (context.Context, func()
 }
 
 func serveDaemon(ctx context.Context, env *command.Env, drain time.Duration, keep func() bool, starter *daemon.Starter) error {
+	look := newLookout(ctx, env)
+	defer look.done()
 	o, err := newDaemonOptions(ctx, env)
 	if err != nil {
 		return daemonError(o.Home, err)
@@ -215,6 +218,7 @@ func serveDaemon(ctx context.Context, env *command.Env, drain time.Duration, kee
 		defer log.Close()
 		o.Log, o.Ready = daemon.NewLogger(log, false), starter.Ready
 	}
+	o.Ready = look.onceReady(o)
 	programs.LayOutApart()
 	debug.SetGCPercent(300) // it holds little, and makes much that is of use for one call
 	head, err := auditHead(env)
@@ -230,9 +234,18 @@ func serveDaemon(ctx context.Context, env *command.Env, drain time.Duration, kee
 	boxes := &daemon.Sandboxes{Home: o.Home, Store: o.Store, AuditHead: head, Vault: func() (*secret.Store, error) { return secretStore(env) }, Log: o.Log}
 	o.Boxes = boxes
 	writer := audit.NewWriter(audit.Log{Store: o.Store, Head: head})
-	d := daemon.New(o)
 	s := newGateway(env, o.Home, o.Store, writer, scrub.Now)
-	s.Table = newTable(parts{newSweeper: newSweeper, register: program().register, daemon: d, boxes: boxes})
+	file, err := env.Config()
+	if err != nil {
+		return err
+	}
+	var own *daemonBus
+	if !file.Bus.Off() {
+		own = &daemonBus{home: o.Home, file: file, st: o.Store, log: o.Log, newEnv: s.NewEnv}
+		o.Bus = own
+	}
+	d := daemon.New(o)
+	s.Table = newTable(parts{newSweeper: newSweeper, register: program().register, daemon: d, boxes: boxes, bus: own})
 	return errors.Join(daemonError(o.Home, d.Run(ctx, s.Handler(contextkey.Wire{}))), writer.Close())
 }
 
@@ -273,12 +286,12 @@ func noRoom(dir string) bool {
 }
 
 // startDaemon starts the daemon in the background, unless it runs. That it is of another version is told.
-func startDaemon(ctx context.Context, env *command.Env) error {
+func startDaemon(ctx context.Context, env *command.Env, flags ...string) error {
 	home, err := env.Home()
 	if err != nil {
 		return err
 	}
-	s, err := daemon.Ensure(ctx, home, env.Progress.Step)
+	s, err := daemon.Ensure(ctx, home, env.Progress.Step, flags...)
 	var refusal *daemon.Refusal
 	if errors.As(err, &refusal) {
 		return &command.Error{
@@ -294,7 +307,7 @@ func startDaemon(ctx context.Context, env *command.Env) error {
 
 // skew says that the daemon is of another version than this program.
 func skew(version string) string {
-	return fmt.Sprintf("the daemon is ravi %s, this is ravi %s: ravi daemon stop --keep-sandboxes && ravi daemon start", safe.Safe(version), safe.Safe(Version()))
+	return fmt.Sprintf("the daemon is ravi %s, this is ravi %s: ravi daemon restart --recreate", safe.Safe(version), safe.Safe(Version()))
 }
 
 func stopDaemon(ctx context.Context, env *command.Env, in daemonStopInput) (daemonShown, error) {

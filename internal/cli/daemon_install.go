@@ -74,12 +74,14 @@ type daemonInstalled struct {
 
 // manager is a service manager: where its file of ours is, and the commands that take notice of it.
 type manager struct {
-	file    string
-	text    string
-	begin   [][]string
-	end     [][]string
-	forget  [][]string // after the file is gone
-	install string     // the command that installs, for hints
+	file string
+	text string
+	// systemctl is how systemd's is called; nil with another.
+	systemctl []string
+	begin     [][]string
+	end       [][]string
+	forget    [][]string // after the file is gone
+	install   string     // the command that installs, for hints
 }
 
 func managerOf(env *command.Env, system, user bool) (m manager, err error) {
@@ -114,7 +116,7 @@ func managerOf(env *command.Env, system, user bool) (m manager, err error) {
 		dir = filepath.Join(config, "systemd", "user")
 	}
 	call := func(args ...string) []string { return append(systemctl[:len(systemctl):len(systemctl)], args...) }
-	m.file = filepath.Join(dir, daemon.UnitName)
+	m.file, m.systemctl = filepath.Join(dir, daemon.UnitName), systemctl
 	m.begin = [][]string{call("daemon-reload"), call("enable", "--now", daemon.UnitName)}
 	m.end = [][]string{call("disable", "--now", daemon.UnitName)}
 	m.forget = [][]string{call("daemon-reload")}
@@ -158,17 +160,25 @@ func installDaemon(ctx context.Context, env *command.Env, in daemonInstallInput)
 			Hint: "ravi daemon stop --keep-sandboxes && " + m.install, Exit: command.ExitFailed,
 		}
 	}
+	if err := m.write(); err != nil {
+		return none, err
+	}
+	return daemonInstalled{File: m.file}, m.call(ctx, env, m.begin)
+}
+
+// write puts the file in its place.
+func (m manager) write() error {
 	if err := os.MkdirAll(filepath.Dir(m.file), 0o755); err != nil {
-		return none, m.failed(err)
+		return m.failed(err)
 	}
 	tmp := m.file + ".new"
 	if err := os.WriteFile(tmp, []byte(m.text), 0o644); err != nil {
-		return none, m.failed(err)
+		return m.failed(err)
 	}
 	if err := os.Rename(tmp, m.file); err != nil {
-		return none, m.failed(err)
+		return m.failed(err)
 	}
-	return daemonInstalled{File: m.file}, m.call(ctx, env, m.begin)
+	return nil
 }
 
 func uninstallDaemon(ctx context.Context, env *command.Env, in daemonUninstallInput) (none daemonInstalled, err error) {

@@ -17,6 +17,8 @@ type parts struct {
 	daemon *daemon.Daemon
 	// boxes are the sandboxes of the daemon that this process is.
 	boxes *daemon.Sandboxes
+	// bus is that of the daemon that this process is.
+	bus *daemonBus
 }
 
 // program is the command line of the ravi program.

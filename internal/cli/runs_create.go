@@ -117,6 +117,20 @@ type order struct {
 	// By is the key of who asked for it, and Wire the run over whose wires that was; empty for the operator.
 	By   string `json:"by"`
 	Wire string `json:"wire"`
+	// Bus is how it reaches the bus; nil: it does not.
+	Bus *orderBus `json:"bus,omitempty"`
+}
+
+// orderBus is how the process of a run reaches the bus.
+type orderBus struct {
+	URL string `json:"url"`
+	CA  string `json:"ca,omitempty"` // a file
+	// Credential is its own, as a file of credentials has it.
+	Credential string `json:"credential"`
+	// Runner lends the sandbox, and Peer is its public key; empty: this machine. Try tells the tries of the work apart.
+	Runner string `json:"runner,omitempty"`
+	Peer   string `json:"peer,omitempty"`
+	Try    int    `json:"try,omitempty"`
 }
 
 // ownerArg is the argument of a process that does a run by itself.
@@ -125,7 +139,12 @@ const ownerArg = "run-owner"
 // orderFD is where such a process finds its order.
 const orderFD = 3
 
-func createRun(ctx context.Context, env *command.Env, in runsCreateInput) (run store.Run, err error) {
+func createRun(ctx context.Context, env *command.Env, in runsCreateInput) (store.Run, error) {
+	return startRun(ctx, env, in, "", nil)
+}
+
+// startRun starts a run with an id that was chosen before, or a new one, and with a bus or none.
+func startRun(ctx context.Context, env *command.Env, in runsCreateInput, id string, onBus *orderBus) (run store.Run, err error) {
 	if err := ownSubject(ctx, env, &in); err != nil {
 		return run, err
 	}
@@ -149,7 +168,7 @@ func createRun(ctx context.Context, env *command.Env, in runsCreateInput) (run s
 		shown = append(shown, o.Redact.String(arg))
 	}
 	run, err = o.Store.InsertRun(ctx, store.Run{
-		AgentID: o.AgentID, SessionID: o.SessionID, TaskID: o.TaskID, CreatedBy: env.Caller.Name(), Owner: self,
+		ID: id, AgentID: o.AgentID, SessionID: o.SessionID, TaskID: o.TaskID, CreatedBy: env.Caller.Name(), Owner: self,
 		Command: shown, Task: o.Redact.String(o.Task),
 	})
 	if err != nil {
@@ -174,7 +193,7 @@ func createRun(ctx context.Context, env *command.Env, in runsCreateInput) (run s
 	if o.Agent != nil && o.Agent.Resume != nil {
 		input.Resume = o.Agent.Resume.RunID
 	}
-	told := order{RunID: run.ID, Input: input}
+	told := order{RunID: run.ID, Input: input, Bus: onBus}
 	if key := env.Caller.Key; key != nil {
 		told.By, told.Wire = key.ID, key.RunID
 	}
@@ -320,6 +339,13 @@ func ownRun(ctx context.Context, env *command.Env) error {
 		return notStarted(ctx, st, o.RunID, err)
 	}
 	opts.RunID = o.RunID
+	if o.Bus != nil {
+		leave, err := joinBus(ctx, env, o, &opts)
+		if err != nil {
+			return notStarted(ctx, st, o.RunID, err)
+		}
+		defer leave()
+	}
 	_, err = runs.Run(ctx, opts)
 	return err
 }

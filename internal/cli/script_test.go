@@ -20,6 +20,7 @@ import (
 // The scripts run this test program as ravi, with a sweeper that changes records only; as seed, which writes records that
 // the scripts look at; and as ask, which is a run that asks for something.
 func TestMain(m *testing.M) {
+	os.Setenv("RAVI_BUS_PORT", "0") // daemons of tests are side by side
 	testscript.Main(m, map[string]func(){
 		"ravi": func() {
 			os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, parts{newSweeper: newRecordSweeper, register: []func(*command.Table){addTrial, addWaiter, addSandboxRun}}))
@@ -45,6 +46,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"status": status},
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("RAVI_HOME", filepath.Join(env.WorkDir, "home"))
+			env.Setenv("RAVI_BUS_PORT", "0")
 			env.Setenv("HOSTILE", "a\x1b[2J")
 			return nil
 		},

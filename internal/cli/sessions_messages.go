@@ -16,19 +16,26 @@ import (
 
 // addSessionsMessages declares the commands for what is said in a session.
 func addSessionsMessages(t *command.Table) {
-	add(t, command.Spec[sessionsSendInput, store.Message]{
+	add(t, command.Spec[sessionsSendInput, sentMessage]{
 		Group: "sessions", Name: "send", Access: command.Write, Object: sessionsSendObject,
 		Summary: "Say something to the agent of a session",
 		Long: `Adds a message to a session, as the words of a user. --author says whose words
 they are and --channel where they came in, for whatever passes messages on.
 
+If it was said how the agent works (ravi agents work) the message is worked on:
+the daemon, which is started if need be, has a run do it, one message of a
+session after the other. --wait waits for what comes of it, prints the reply,
+and ends as the run did. --no-work only keeps the message.
+
 Other roles than user are for the operator: agents obey what a system says.`,
 		Examples: []command.Example{
 			{Line: `ravi sessions send web "The login page is blank since Monday."`},
+			{What: "and wait for the reply and the patch", Line: `ravi sessions send web "Mend it." --wait`},
+			{What: "in a new session of an agent", Line: `ravi sessions send shop "Add a footer." --agent anna --wait`},
 			{What: "what somebody wrote elsewhere", Line: `ravi sessions send web "It is blank." --author maria --channel slack`},
 		},
 		Defaults: sessionsSendInput{Role: string(store.RoleUser)},
-		Handler:  sendMessage, Print: printMessageID,
+		Handler:  sendMessage, Print: printSent, Exit: exitOfSent,
 	})
 	add(t, command.Spec[sessionsReplyInput, store.Message]{
 		Group: "sessions", Name: "reply", Access: command.Write, Object: sessionsReplyObject,
@@ -50,18 +57,6 @@ out SESSION for its own.`,
 		Defaults: sessionsTranscriptInput{Limit: pageSize},
 		Handler:  readTranscript, Print: printTranscript,
 	})
-}
-
-type sessionsSendInput struct {
-	Session string `json:"session" arg:"SESSION" host:"none" usage:"a name, an id or its beginning"`
-	Text    string `json:"text" arg:"TEXT" host:"none" usage:"what is said"`
-	Role    string `json:"role" flag:"role" value:"ROLE" host:"none" usage:"user, assistant, system or tool"`
-	Author  string `json:"author" flag:"author" value:"NAME" host:"none" usage:"whose words they are"`
-	Channel string `json:"channel" flag:"channel" value:"NAME" host:"none" usage:"where they came in"`
-}
-
-func sessionsSendObject(ctx context.Context, env *command.Env, in sessionsSendInput) (string, error) {
-	return objectOfSession(ctx, env, in.Session)
 }
 
 type sessionsReplyInput struct {
@@ -103,30 +98,6 @@ func sessionsTranscriptObject(ctx context.Context, env *command.Env, in sessions
 	return objectOfSession(ctx, env, in.Session)
 }
 
-func sendMessage(ctx context.Context, env *command.Env, in sessionsSendInput) (store.Message, error) {
-	if in.Role != string(store.RoleUser) {
-		if err := forOperator(env, fmt.Sprintf("a message of the role %.20q", in.Role)); err != nil {
-			return store.Message{}, err
-		}
-	}
-	c, err := findSession(ctx, env, in.Session)
-	if err != nil {
-		return store.Message{}, err
-	}
-	m := store.Message{SessionID: c.ID, Role: store.Role(in.Role), Author: in.Author, Channel: in.Channel, Text: in.Text}
-	if reservedAuthor(m.Author) {
-		if err := forOperator(env, fmt.Sprintf("a message of %.20q", m.Author)); err != nil {
-			return store.Message{}, err
-		}
-	}
-	if m.Author == "" {
-		if m.Author, err = author(ctx, env); err != nil {
-			return m, err
-		}
-	}
-	return say(ctx, env, m)
-}
-
 func replyMessage(ctx context.Context, env *command.Env, in sessionsReplyInput) (store.Message, error) {
 	session, text, err := in.named(env)
 	if err != nil {
@@ -144,16 +115,25 @@ func replyMessage(ctx context.Context, env *command.Env, in sessionsReplyInput) 
 }
 
 func say(ctx context.Context, env *command.Env, m store.Message) (store.Message, error) {
-	if strings.TrimSpace(m.Text) == "" {
-		return m, command.Usage("the message is empty", "")
+	m, err := toSay(env, m)
+	if err != nil {
+		return m, err
 	}
 	s, err := env.Store(ctx)
 	if err != nil {
 		return m, err
 	}
+	return s.AppendMessage(ctx, m)
+}
+
+// toSay notes on a message who says it.
+func toSay(env *command.Env, m store.Message) (store.Message, error) {
+	if strings.TrimSpace(m.Text) == "" {
+		return m, command.Usage("the message is empty", "")
+	}
 	mine := own(env)
 	m.KeyID, m.RunID = mine.ID, mine.RunID
-	return s.AppendMessage(ctx, m)
+	return m, nil
 }
 
 func printMessageID(_ *command.Env, w io.Writer, m store.Message) error {

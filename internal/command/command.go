@@ -133,8 +133,17 @@ func (c *Command) Exit(out any) int {
 	return c.exit(out)
 }
 
-// Group is a set of commands.
-type Group struct{ Name, Summary string }
+// Group is a set of commands. Under is the group whose command it is on the command line: the group bus-creds under bus is
+// typed ravi bus creds.
+type Group struct{ Name, Summary, Under string }
+
+// Words are what is typed for the group.
+func (g Group) Words() []string {
+	if g.Under == "" {
+		return []string{g.Name}
+	}
+	return []string{g.Under, strings.TrimPrefix(g.Name, g.Under+"-")}
+}
 
 // Table holds the commands in the order in which they were added.
 type Table struct {

@@ -48,6 +48,7 @@ const (
 	trimEvery  = 10 * time.Minute
 	// stopBoxes bounds the end of a daemon's sandboxes. What is left then ends by its keeper's grace.
 	stopBoxes = 30 * time.Second
+	stopBus   = 10 * time.Second
 )
 
 // Options say what a daemon is to do.
@@ -66,6 +67,8 @@ type Options struct {
 	Store      *store.Store
 	// Boxes are the sandboxes that it owns; may be nil.
 	Boxes Boxes
+	// Bus is what it has besides of messages and work; may be nil.
+	Bus Bus
 	// Keep says, when it has to stop, whether its sandboxes are left for the next one; nil: they are ended.
 	Keep func() bool
 	// Drain is how long calls may go on once it is to stop.
@@ -85,6 +88,21 @@ type Boxes interface {
 	Stop(ctx context.Context, keep bool) error
 }
 
+// Bus is a daemon's bus, with what takes work from it.
+type Bus interface {
+	// Start starts it, and returns once it takes connections. Only one daemon of a home gets as far as this.
+	Start(ctx context.Context) (BusState, error)
+	// Stop ends it. Runs that were started go on.
+	Stop(ctx context.Context) error
+}
+
+// BusState is what a bus says of itself.
+type BusState struct {
+	URL     string   `json:"url"`               // where programs of this machine connect
+	Listens []string `json:"listens,omitempty"` // on which addresses; empty: it is another's server
+	TLS     bool     `json:"tls"`
+}
+
 // State is what a daemon says of itself in its file: who it is, and where it can be reached.
 type State struct {
 	Process procid.ID `json:"process"`
@@ -92,6 +110,7 @@ type State struct {
 	Since   time.Time `json:"since"`
 	Socket  string    `json:"socket"`
 	Address string    `json:"address,omitempty"` // host:port, if it listens on one
+	Bus     *BusState `json:"bus,omitempty"`
 }
 
 // Swept is what the last sweep did.
@@ -143,6 +162,18 @@ func (d *Daemon) Run(ctx context.Context, handler http.Handler) (err error) {
 		}
 		listeners = append(listeners, tcp)
 		d.state.Address = tcp.Addr().String()
+	}
+	if o.Bus != nil {
+		s, err := o.Bus.Start(ctx)
+		if err != nil {
+			return err
+		}
+		d.state.Bus = &s
+		defer func() {
+			ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopBus)
+			defer cancel()
+			err = errors.Join(err, o.Bus.Stop(ending))
+		}()
 	}
 	if err := d.writeState(); err != nil {
 		return err

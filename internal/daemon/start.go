@@ -61,19 +61,19 @@ func (s *Starter) tell(w word) {
 }
 
 // Ensure is the daemon of a home, which is started if none runs; step shows that.
-func Ensure(ctx context.Context, home string, step func(name string) (done func(error))) (State, error) {
+func Ensure(ctx context.Context, home string, step func(name string) (done func(error)), flags ...string) (State, error) {
 	s, err := ReadState(home)
 	if errors.Is(err, ErrNotRunning) {
 		done := step("Start the daemon")
-		s, err = Start(ctx, home)
+		s, err = Start(ctx, home, flags...)
 		done(err)
 	}
 	return s, err
 }
 
 // Start starts this program as the daemon of a home, in the background, and returns when it accepts calls. If another
-// process is quicker, that one is the daemon. A *Refusal says why there is none.
-func Start(ctx context.Context, home string) (s State, err error) {
+// process is quicker, that one is the daemon. A *Refusal says why there is none. flags are those of ravi daemon run.
+func Start(ctx context.Context, home string, flags ...string) (s State, err error) {
 	program, err := os.Executable()
 	if err != nil {
 		return s, err
@@ -92,7 +92,7 @@ func Start(ctx context.Context, home string) (s State, err error) {
 		return s, err
 	}
 	defer r.Close()
-	cmd := exec.Command(program, "daemon", "run")
+	cmd := exec.Command(program, append([]string{"daemon", "run"}, flags...)...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = "/", log.file, log.file, []*os.File{w}
 	cmd.Env = append(os.Environ(), "RAVI_HOME="+home, envStarter+"=1")
 	// A session of its own: neither the terminal's end nor its Ctrl-C reaches the daemon.

@@ -40,7 +40,7 @@ func daemonAnswers(_ context.Context, p *patient) (r result) {
 		State daemon.State `json:"state"`
 	}
 	if err := json.Unmarshal(p.view.Info, &said); err != nil || said.State.Process != p.view.State.Process {
-		r.find(Error, "daemon.another", "", restart, "at the socket answers process %d, and the daemon's file names process %d", said.State.Process.PID, p.view.State.Process.PID)
+		r.find(Error, "daemon.another", "", fmt.Sprintf("kill %d; rm %s; ravi daemon start", said.State.Process.PID, quote(file)), "at the socket answers process %d, and the daemon's file names process %d", said.State.Process.PID, p.view.State.Process.PID)
 	}
 	return r.saying("process %d, since %s", p.view.State.Process.PID, p.view.State.Since.Format(time.RFC3339))
 }
@@ -68,10 +68,11 @@ func daemonCurrent(_ context.Context, p *patient) (r result) {
 		}
 	}
 	if p.StaleUnit != nil {
-		switch file, err := p.StaleUnit(); {
-		case err != nil:
-			r.find(Warn, "daemon.unit_foreign", "", "move it away, then: ravi daemon install", "%v", err)
-		case file != "":
+		file, err := p.StaleUnit()
+		if err != nil {
+			return skipped("the service manager's file cannot be compared: %v", err)
+		}
+		if file != "" {
 			r.find(Warn, "daemon.unit_stale", "", restart, "%s is not what ravi daemon install would write now, so the service manager starts the daemon as it was", file)
 		}
 	}
@@ -207,7 +208,7 @@ func (p *patient) exposure(ctx context.Context, name string) (r result) {
 		r.find(Error, e.Name+".silent", "", restart, "config.json has %s listen at %s, and the daemon does not listen for it", e.called(), e.configured())
 		return r.saying("")
 	}
-	x, err := expose(ctx, Listener{Name: e.Name, Port: uint16(port), Speaks: e.Speaks, PID: p.view.State.Process.PID}, p.Interfaces, p.proc)
+	x, err := expose(ctx, Listener{Name: e.Name, Port: uint16(port), Speaks: e.Speaks, Secure: e.TLS, PID: p.view.State.Process.PID}, p.Interfaces, p.proc)
 	if err != nil {
 		return skipped("it cannot be told: %v", err)
 	}

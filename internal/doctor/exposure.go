@@ -16,6 +16,8 @@ type Listener struct {
 	Name   string   `json:"name"`
 	Port   uint16   `json:"port"`
 	Speaks Protocol `json:"speaks"`
+	// Secure says that TLS is expected, and so tried first.
+	Secure bool `json:"secure,omitempty"`
 	// PID is the process whose socket it is to be; 0: whoever's.
 	PID int `json:"pid,omitempty"`
 }
@@ -126,7 +128,7 @@ func expose(ctx context.Context, l Listener, enumerate Enumerate, proc string) (
 		work.Go(func() {
 			room <- struct{}{}
 			defer func() { <-room }()
-			s := probe(ctx, netip.AddrPortFrom(a.Addr, l.Port), l.Speaks)
+			s := probe(ctx, netip.AddrPortFrom(a.Addr, l.Port), l.Speaks, l.Secure)
 			e.Answers[i] = Answer{Address: a, Kind: a.Kind(), Outcome: s.outcome, Problem: s.problem, server: s.server, cert: s.cert}
 			if s.outcome == Answered {
 				e.Answers[i].Protocol, e.Answers[i].TLS, e.Answers[i].Auth = s.protocol, s.tls, s.auth

@@ -149,16 +149,22 @@ func TestProbe(t *testing.T) {
 			if name == "nothing is said, nothing taken" && testing.Short() {
 				t.Skip("it waits for what does not come")
 			}
-			s := probe(t.Context(), netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), c.start(t)), c.speaks)
-			if s.outcome != Answered || s.protocol != c.protocol || s.auth != c.auth || s.tls != c.tls && c.protocol != Other {
-				t.Errorf("it is %+v", s)
+			port := c.start(t)
+			for _, expected := range []bool{false, true} {
+				s := probe(t.Context(), netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port), c.speaks, expected)
+				if s.outcome != Answered || s.protocol != c.protocol || s.auth != c.auth || s.tls != c.tls && c.protocol != Other {
+					t.Errorf("TLS expected %v: it is %+v", expected, s)
+				}
+				if c.protocol == Other {
+					break
+				}
 			}
 		})
 	}
 	t.Run("NATS in a WebSocket", func(t *testing.T) {
 		s := startNATS(t, server.Options{Host: "127.0.0.1", Username: "u", Password: "p", Websocket: server.WebsocketOpts{Host: "127.0.0.1", Port: -1, NoTLS: true}})
 		port := portOf(t, addrOf(t, s.WebsocketURL()))
-		if seen := probe(t.Context(), netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port), WebSocket); seen.protocol != WebSocket || seen.auth != Yes || seen.tls != No {
+		if seen := probe(t.Context(), netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port), WebSocket, false); seen.protocol != WebSocket || seen.auth != Yes || seen.tls != No {
 			t.Errorf("it is %+v", seen)
 		}
 	})
@@ -171,7 +177,7 @@ func TestProbe(t *testing.T) {
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if s := probe(t.Context(), netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port), NATS); s.outcome != Refused {
+		if s := probe(t.Context(), netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port), NATS, false); s.outcome != Refused {
 			t.Errorf("it is %+v", s)
 		}
 	})

@@ -227,7 +227,7 @@ func databaseSchema(_ context.Context, p *patient) (r result) {
 	case p.schema.Has > p.schema.Knows:
 		r.find(Error, "database.newer", "", "use that newer ravi, or set RAVI_HOME to another directory", "a newer ravi wrote the database (schema %d, this one knows %d)", p.schema.Has, p.schema.Knows)
 	case p.schema.Has < p.schema.Knows:
-		r.find(Warn, "database.older", "", "ravi daemon backup FILE && "+restart, "the database is of an older ravi (schema %d, this one makes %d of it at its next command)", p.schema.Has, p.schema.Knows)
+		r.find(Warn, "database.older", "", restart, "the database is of an older ravi (schema %d, this one makes %d of it with its next command; an older one will not take it then)", p.schema.Has, p.schema.Knows)
 	}
 	return r.saying("schema %d", p.schema.Has)
 }

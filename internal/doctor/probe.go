@@ -79,8 +79,8 @@ type seen struct {
 }
 
 // probe dials an address, and speaks what is spoken there for so long as shows whether TLS and authentication stand in
-// front. It shows no credential.
-func probe(ctx context.Context, at netip.AddrPort, speaks Protocol) seen {
+// front. It shows no credential. Where TLS is expected that is tried first: a server of HTTP logs who comes without.
+func probe(ctx context.Context, at netip.AddrPort, speaks Protocol, secure bool) seen {
 	s := seen{protocol: Other, tls: Unknown, auth: Unknown}
 	c, err := dial(ctx, at)
 	switch {
@@ -96,6 +96,15 @@ func probe(ctx context.Context, at netip.AddrPort, speaks Protocol) seen {
 	}
 	defer c.Close()
 	s.outcome = Answered
+	if secure && speaks != NATS { // which says itself what it wants
+		if s.secure(ctx, at, speaks, c); s.tls == Yes {
+			return s
+		}
+		if c, err = dial(ctx, at); err != nil {
+			return s
+		}
+		defer c.Close()
+	}
 	wait := bannerTime
 	switch speaks {
 	case NATS:
@@ -111,12 +120,12 @@ func probe(ctx context.Context, at netip.AddrPort, speaks Protocol) seen {
 			return s
 		}
 		if speaks == NATS {
-			s.secure(ctx, at, speaks)
+			s.secure(ctx, at, speaks, nil)
 			return s
 		}
 	}
 	if status, body := ask(c, at, speaks, bufio.NewReader(c)); status == http.StatusBadRequest && strings.Contains(body, "HTTPS server") || status == 0 {
-		s.secure(ctx, at, speaks)
+		s.secure(ctx, at, speaks, nil)
 	} else {
 		s.tls = No
 		s.web(at, speaks, status, body, func() (net.Conn, error) { return dial(ctx, at) })
@@ -141,12 +150,16 @@ func banner(c net.Conn, r *bufio.Reader, wait time.Duration) (line []byte, err e
 	return line, errors.Join(err, c.SetReadDeadline(time.Now().Add(speakTime)))
 }
 
-// secure dials again with TLS. Any certificate will do: what is asked is whether there is TLS.
-func (s *seen) secure(ctx context.Context, at netip.AddrPort, speaks Protocol) {
+// secure speaks TLS, over first if that is a connection on which nothing was said. Any certificate will do: what is asked
+// is whether there is TLS.
+func (s *seen) secure(ctx context.Context, at netip.AddrPort, speaks Protocol, first net.Conn) {
 	shake := func() (*tls.Conn, error) {
-		c, err := dial(ctx, at)
-		if err != nil {
-			return nil, err
+		c := first
+		if first = nil; c == nil {
+			var err error
+			if c, err = dial(ctx, at); err != nil {
+				return nil, err
+			}
 		}
 		t := tls.Client(c, anyone())
 		if err := t.HandshakeContext(ctx); err != nil {
@@ -171,13 +184,13 @@ func (s *seen) secure(ctx context.Context, at netip.AddrPort, speaks Protocol) {
 	}
 	r := bufio.NewReaderSize(c, mostSaid)
 	if speaks == NATS || speaks == Other {
-		first, err := banner(c, r, natsTime)
+		said, err := banner(c, r, natsTime)
 		if demandsCertificate(err) {
 			s.auth = Yes
 			return
 		}
-		if bytes.HasPrefix(first, []byte("INFO ")) {
-			s.nats(c, r, first)
+		if bytes.HasPrefix(said, []byte("INFO ")) {
+			s.nats(c, r, said)
 			s.tls = Yes
 			return
 		}

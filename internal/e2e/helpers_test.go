@@ -61,7 +61,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) command(args ...string) *exec.Cmd {
 	cmd := exec.Command(program, args...)
 	cmd.Dir = w.user
-	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + w.user, "RAVI_HOME=" + w.home, "LC_ALL=C.UTF-8"}, w.env...)
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + w.user, "RAVI_HOME=" + w.home, "LC_ALL=C.UTF-8", "RAVI_BUS_PORT=0"}, w.env...)
 	return cmd
 }
 

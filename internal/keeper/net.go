@@ -82,7 +82,7 @@ func (s *supervisor) plug() error {
 	defer asks.Close()
 	defer answers.Close()
 	// The dialer first: a gateway without one is of no use.
-	auth, err := openCredentials(n.ProxyAuthFile)
+	auth, err := OpenCredentials(n.ProxyAuthFile)
 	if err != nil {
 		return err
 	}
@@ -95,9 +95,9 @@ func (s *supervisor) plug() error {
 	return err
 }
 
-// openCredentials opens the file with the credentials for a proxy, if it is closed
-// to others. It is not read here.
-func openCredentials(path string) (*os.File, error) {
+// OpenCredentials opens the file with the credentials for a proxy, if it is closed
+// to others; an empty path gives an empty file. It is not read here.
+func OpenCredentials(path string) (*os.File, error) {
 	if path == "" {
 		return os.Open(os.DevNull)
 	}

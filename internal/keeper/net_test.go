@@ -105,7 +105,7 @@ func TestCredentials(t *testing.T) {
 		"missing":          {filepath.Join(dir, "missing"), "no such file"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f, err := openCredentials(c.path)
+			f, err := OpenCredentials(c.path)
 			if err == nil {
 				defer f.Close()
 			}
@@ -132,7 +132,7 @@ func TestCredentials(t *testing.T) {
 		if err := os.Chown(path, 4242, 4242); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := openCredentials(path); err == nil || !strings.Contains(err.Error(), "belongs to the user 4242") {
+		if _, err := OpenCredentials(path); err == nil || !strings.Contains(err.Error(), "belongs to the user 4242") {
 			t.Errorf("got %v", err)
 		}
 	})

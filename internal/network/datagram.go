@@ -38,6 +38,10 @@ func (g *Gateway) Datagram(to netip.AddrPort) func(context.Context, net.Conn) {
 		g.refused(f, d)
 		return nil
 	}
+	if g.delegated(f) {
+		g.refused(f, policy.Decision{Rule: d.Rule, Why: "of this sandbox only TCP leaves by way of Ravi's own side"})
+		return nil
+	}
 	return g.open(f, func(ctx context.Context, guest net.Conn) {
 		defer guest.Close()
 		e := Event{Time: time.Now(), Kind: KindFlow, Name: f.name, Addr: f.addr, Port: f.port, Proto: "udp", Allowed: true, Rule: d.Rule}

@@ -37,9 +37,10 @@ type Gateway struct {
 	policy policy.Effective
 	// trusted is whom servers may have their certificates from; system without
 	// what is set for some hosts.
-	system  *x509.CertPool
-	trusted authorities
-	flows   map[*flow]struct{}
+	system   *x509.CertPool
+	trusted  authorities
+	flows    map[*flow]struct{}
+	delegate Delegation
 }
 
 // flow is a connection that is open.
@@ -68,6 +69,7 @@ func NewGateway(c Config, dialer *dial.Client, roots *x509.CertPool) (*Gateway, 
 	g := &Gateway{
 		names: names.New([]byte(c.Seed)), dialer: dialer, ca: ca, events: newFeed(), services: c.Services, door: newDoor(), own: make(chan struct{}, maxOwn),
 		policy: c.Effective(), flows: map[*flow]struct{}{}, system: roots, trusted: newAuthorities(roots, c.ExtraCAs),
+		delegate: c.Delegate,
 	}
 	g.proxy = &intercept.Proxy{
 		CA: ca, Decider: decider{g}, Roots: g.roots, Secrets: &g.secrets, Event: g.told,
@@ -85,7 +87,7 @@ func NewGateway(c Config, dialer *dial.Client, roots *x509.CertPool) (*Gateway, 
 func (g *Gateway) SetPolicy(c Config) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.policy, g.trusted = c.Effective(), newAuthorities(g.system, c.ExtraCAs)
+	g.policy, g.trusted, g.delegate = c.Effective(), newAuthorities(g.system, c.ExtraCAs), c.Delegate
 	for f := range g.flows {
 		if !f.decide(g.policy).Allowed {
 			f.cut()
@@ -189,6 +191,9 @@ func (g *Gateway) connect(to netip.AddrPort) (serve func(context.Context, net.Co
 	}
 	if d := f.decide(g.now()); !d.Allowed {
 		return nil, g.refused(f, d)
+	}
+	if g.delegated(f) {
+		return g.open(f, func(ctx context.Context, guest net.Conn) { g.handOver(ctx, guest, f) }), ""
 	}
 	return g.open(f, func(ctx context.Context, guest net.Conn) { g.proxy.Serve(ctx, guest, f.target(), f.port) }), ""
 }

@@ -34,6 +34,25 @@ type Config struct {
 	// host's own, by the host that it holds for: a name, an address or *.name. Of
 	// several the name itself decides, then the longest.
 	ExtraCAs map[string]string `json:"extra_cas,omitempty"`
+	// Delegate has connections be the owner's.
+	Delegate Delegation `json:"delegate,omitempty"`
+}
+
+// Delegation says which connections a gateway hands its owner as they are (Visit), once the policy allows them, in place of
+// looking into them and dialling: those that need what must not come to where the gateway is. Package outlet is the
+// owner's side.
+type Delegation string
+
+// The delegations.
+const (
+	DelegateNone  Delegation = ""
+	DelegateBound Delegation = "bound" // to hosts that a secret is bound to
+	DelegateAll   Delegation = "all"   // all; UDP goes nowhere
+)
+
+// Valid says whether it is one of those.
+func (d Delegation) Valid() bool {
+	return d == DelegateNone || d == DelegateBound || d == DelegateAll
 }
 
 // Effective is the policy on its floor.

@@ -24,16 +24,19 @@ const ServiceDomain = ".ravi.internal"
 // Visit is what the gateway tells the owner of a connection to a service, a line
 // of JSON together with one descriptor: the connection.
 type Visit struct {
-	Service string `json:"service"` // without ServiceDomain
+	Service string `json:"service,omitempty"` // without ServiceDomain
 	Port    uint16 `json:"port"`
+	// Host is whom a connection is for that is delegated (Config.Delegate), and to no service: a name or an address.
+	Host string `json:"host,omitempty"`
 }
 
 // Bounds of the connections to services.
 const (
-	maxVisits   = 256              // at once
-	awaitOwner  = 10 * time.Second // for an owner to take one, as when a new one takes over
-	maxVisit    = 512              // bytes of a Visit
-	visitsWrite = 10 * time.Second
+	maxVisits    = 256              // at once
+	maxDelegated = 1024             // connections that are delegated, at once
+	awaitOwner   = 10 * time.Second // for an owner to take one, as when a new one takes over
+	maxVisit     = 512              // bytes of a Visit
+	visitsWrite  = 10 * time.Second
 )
 
 // door is where an owner that serves is called.
@@ -42,10 +45,12 @@ type door struct {
 	owner  *net.UnixConn
 	change chan struct{} // closed, and made anew, with every owner
 	visits chan struct{}
+	// delegated are connections that are the owner's.
+	delegated chan struct{}
 }
 
 func newDoor() *door {
-	return &door{change: make(chan struct{}), visits: make(chan struct{}, maxVisits)}
+	return &door{change: make(chan struct{}), visits: make(chan struct{}, maxVisits), delegated: make(chan struct{}, maxDelegated)}
 }
 
 // serve has c take what comes from now on, until it is gone.

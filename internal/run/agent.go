@@ -40,6 +40,8 @@ const (
 	agentsDir = "/opt/ravi/agents"
 	// mostEvents and mostEventText bound what events.jsonl takes of a program that says too much.
 	mostEvents, mostEventText = 20_000, 8 << 10
+	// mostAnswer bounds what of an agent's last words is kept.
+	mostAnswer = 64 << 10
 )
 
 // agentOptions have the sandbox see the program.
@@ -155,6 +157,9 @@ func (s *state) agentEvent(told *int, e adapter.Event) {
 		s.dir.event("agent", map[string]any{"agent": kept})
 	case *told == mostEvents+1:
 		s.dir.event("agent_said_more", nil)
+	}
+	if e.Text != "" && e.Parent == "" && (e.Kind == adapter.Text || e.Kind == adapter.End && !e.Failed) {
+		s.answer = e.Text
 	}
 	if s.Agent.Tell != nil {
 		s.Agent.Tell(e)

@@ -1,5 +1,8 @@
 package run
 
+// ReasonNoRoom is the reason of a run whose runner had no room for its sandbox.
+const ReasonNoRoom = "no_room"
+
 // failure is what Ravi could not do, at a step.
 type failure struct {
 	step string

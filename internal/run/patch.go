@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"ravi/internal/backend/remote"
 	"ravi/internal/gitbox"
 	"ravi/internal/procid"
 	"ravi/internal/store"
@@ -224,6 +225,8 @@ func (s *state) outcome(ctx context.Context, err error) {
 		t.Reason = reasonSecret
 	case errors.Is(err, errUnaudited):
 		t.Reason = reasonAudit
+	case errors.Is(err, remote.ErrFull), errors.Is(err, remote.ErrDraining):
+		t.Reason = ReasonNoRoom
 	case errors.As(err, &end):
 		t.Reason = end.Reason
 	case errors.As(err, &f):
@@ -245,7 +248,7 @@ func (s *state) finish(ctx context.Context) error {
 	t := s.task
 	s.suggest()
 	now := store.Now()
-	t.EndedAt = &now
+	t.EndedAt, t.Answer = &now, cut(s.answer, mostAnswer)
 	s.dir.event("ended", map[string]any{"status": t.Status, "exit_code": t.ExitCode, "reason": t.Reason, "error": t.Error})
 	errs := []error{s.dir.writeTask(t), s.endTask(ctx)}
 	_, err := s.Store.UpdateRun(ctx, t.ID, func(r *store.Run) error {

@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"ravi/internal/audit"
+	"ravi/internal/backend/remote"
 	"ravi/internal/gitbox"
 	"ravi/internal/network/policy"
 	"ravi/internal/procid"
@@ -93,6 +94,8 @@ type Options struct {
 	// values do not go into it.
 	Secrets []string
 	Vault   *secret.Store
+	// Elsewhere opens a session with a runner, which makes one of the run's sandboxes; nil: they are this machine's.
+	Elsewhere func(context.Context) (remote.Session, error)
 	// Models are what the run may call by the broker; nil: nothing. Agent is the agent program that does the task; nil:
 	// Command is run as it is.
 	Models *Models
@@ -141,6 +144,7 @@ type state struct {
 	last    string     // the tree of the last capture
 	capture *gitbox.Capture
 	secrets []string // that its patch holds
+	answer  string   // what the agent said last
 }
 
 // Run does one run. The Task is there even with an error, once the run was
@@ -392,6 +396,9 @@ func (s *state) sandboxOptions() ([]sandbox.Option, error) {
 	opts = append(opts, s.contextOptions()...)
 	if s.RealPaths {
 		opts = append(opts, sandbox.WithRealPaths())
+	}
+	if s.Elsewhere != nil {
+		opts = append(opts, sandbox.WithBackend(remote.Dial(s.Elsewhere)))
 	}
 	return append(opts, s.restrict()...), nil
 }

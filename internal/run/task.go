@@ -54,6 +54,8 @@ type Task struct {
 	// Agent is the agent program that did the task, Models what the models were asked for.
 	Agent  string    `json:"agent,omitempty"`
 	Models *ModelUse `json:"models,omitempty"`
+	// Answer is what the agent said last.
+	Answer string `json:"answer,omitempty"`
 	// Conversation is there where the agent program keeps any.
 	Conversation *Conversation `json:"conversation,omitempty"`
 	// Applied are the paths that --apply changed in the user's tree.

@@ -2,6 +2,7 @@ package runner
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -13,6 +14,7 @@ import (
 
 	"ravi/internal/backend"
 	"ravi/internal/backend/remote"
+	"ravi/internal/keeper"
 	"ravi/sandbox"
 )
 
@@ -55,9 +57,11 @@ func (s *served) create(ctx context.Context, c net.Conn, in *bufio.Reader, spec 
 			say(r)
 		}
 	}()
+	given := ""
 	select {
 	case <-inst.Ended():
 	case <-ctx.Done():
+		given = keeper.ReasonRunner // home did not ask for it
 		closing, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), closeTime, errors.New("it does not end"))
 		if err := inst.Close(closing); err != nil {
 			s.log.Error("a sandbox did not end in order", "error", err)
@@ -66,6 +70,7 @@ func (s *served) create(ctx context.Context, c net.Conn, in *bufio.Reader, spec 
 		<-inst.Ended() // until then its part of the machine is taken
 	}
 	end := inst.End()
+	end.Reason = cmp.Or(given, end.Reason)
 	s.log.Info("a sandbox has ended", "reason", end.Reason)
 	s.lastWords(ctx)
 	free()

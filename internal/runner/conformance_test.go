@@ -11,7 +11,10 @@ import (
 
 // A sandbox on a runner is like every other one.
 func TestConformance(t *testing.T) {
-	g := newRig(t, Options{})
+	conform(t, newRig(t, Options{}))
+}
+
+func conform(t *testing.T, g *rig) {
 	sandboxtest.Run(t, sandboxtest.Factory{
 		Home:     g.home,
 		Isolated: true, Pause: true, Limits: os.Geteuid() == 0, Elsewhere: true,

@@ -26,7 +26,8 @@ import (
 // contents are the folders that sandboxes see, by the digest of what came. Each lies in a folder of that name: the content
 // itself, and if it is kept for later sandboxes, how large it is.
 type contents struct {
-	dir string
+	dir  string
+	most int64 // bytes that are kept for later
 
 	mu   sync.Mutex
 	have map[string]*content
@@ -57,7 +58,7 @@ func openContents(dir string) (*contents, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the runner's home: %w", err)
 	}
-	c := &contents{dir: dir, have: map[string]*content{}}
+	c := &contents{dir: dir, most: mostKept, have: map[string]*content{}}
 	for _, e := range entries {
 		at := filepath.Join(dir, e.Name())
 		b, err := os.ReadFile(filepath.Join(at, sizeFile))
@@ -152,7 +153,11 @@ func (c *contents) add(ctx context.Context, want remote.Content, from io.Reader)
 		return err
 	}
 	c.have[want.Digest] = &content{size: want.Size, keep: want.Keep, used: time.Now(), held: 1}
-	return c.evict()
+	if err := c.evict(); err != nil {
+		c.have[want.Digest].held--
+		return err
+	}
+	return nil
 }
 
 // evict removes what was kept and was not used for the longest time, until the rest is not too much.
@@ -169,7 +174,7 @@ func (c *contents) evict() error {
 				oldest = digest
 			}
 		}
-		if sum <= mostKept || oldest == "" {
+		if sum <= c.most || oldest == "" {
 			return nil
 		}
 		if err := c.remove(oldest); err != nil {

@@ -1,9 +1,13 @@
 package runner
 
 import (
+	"archive/tar"
+	"bytes"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -25,7 +29,10 @@ func (c counted) Write(b []byte) (int, error) {
 
 // Folders of Ravi's own are seen on a runner, read-only. One that is worth it is sent once.
 func TestContents(t *testing.T) {
-	g := newRig(t, Options{})
+	contentsAreSeen(t, newRig(t, Options{}))
+}
+
+func contentsAreSeen(t *testing.T, g *rig) {
 	shared, program := t.TempDir(), t.TempDir()
 	for name, text := range map[string]string{
 		filepath.Join(shared, "notes/deep/a.md"): "the notes", filepath.Join(program, "bin/tool"): "#!/bin/sh\necho the tool\n",
@@ -65,7 +72,7 @@ func TestContents(t *testing.T) {
 				t.Fatalf("%+v %v", r, err)
 			}
 		}
-		if n == 0 && sent.Load() < 1<<20 || n == 1 && sent.Load() > 1<<19 {
+		if g.via == nil && (n == 0 && sent.Load() < 1<<20 || n == 1 && sent.Load() > 1<<19) {
 			t.Errorf("for the sandbox %d %d bytes went over", n, sent.Load())
 		}
 		if len(contents()) != 2 {
@@ -80,5 +87,60 @@ func TestContents(t *testing.T) {
 	}
 	if b, err := os.ReadFile(filepath.Join(program, "bin/tool")); err != nil || !strings.HasSuffix(string(b), "tool\n") {
 		t.Errorf("the program at home is %q %v", b, err)
+	}
+}
+
+// What is kept for later is bounded: what was not used for the longest time goes first, and nothing that is in use.
+func TestContentsAreEvicted(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "content")
+	c, err := openContents(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.most = 60_000
+	var digests []string
+	add := func(n int) {
+		t.Helper()
+		b, want := archive(t, &tar.Header{Typeflag: tar.TypeReg, Name: fmt.Sprint(n), Size: 15_000})
+		want.Keep = true
+		if err := c.add(t.Context(), want, bytes.NewReader(b)); err != nil {
+			t.Fatal(err)
+		}
+		digests = append(digests, want.Digest)
+	}
+	there := func(what string, want ...int) {
+		t.Helper()
+		for n, d := range digests {
+			_, err := os.Stat(c.path(d))
+			if slices.Contains(want, n) != (err == nil) {
+				t.Errorf("%s: the content %d: %v", what, n, err)
+			}
+		}
+	}
+	free := func(n int) {
+		t.Helper()
+		if err := c.free(digests[n]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n := range 3 {
+		add(n)
+	}
+	there("three that are in use", 0, 1, 2)
+	free(0)
+	free(1)
+	if !c.hold(digests[0]) {
+		t.Fatal("one that is kept is not there")
+	}
+	free(0)
+	add(3)
+	there("one more", 0, 2, 3) // 1 was used before 0
+	// The next runner finds them.
+	again, err := openContents(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !again.hold(digests[0]) || again.hold(digests[1]) {
+		t.Error("the next runner finds others")
 	}
 }

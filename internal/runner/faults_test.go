@@ -129,9 +129,9 @@ func (c *cutAfter) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// A runner that is killed is noticed at home, its sandbox ends by itself, and the next runner can work in its home.
-func TestKilledRunner(t *testing.T) {
-	home := t.TempDir()
+// alone starts a runner in a process of its own. What it gives is home's end of its one session.
+func alone(t testing.TB, home string) (*exec.Cmd, net.Conn) {
+	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -142,17 +142,24 @@ func TestKilledRunner(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.Close()
+	defer f.Close()
 	cmd := exec.Command(exe)
 	cmd.Env = append(os.Environ(), runnerEnv+"="+home)
 	cmd.Stderr, cmd.ExtraFiles = os.Stderr, []*os.File{f}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	f.Close()
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
+	return cmd, a
+}
+
+// A runner that is killed is noticed at home, its sandbox ends by itself, and the next runner can work in its home.
+func TestKilledRunner(t *testing.T) {
+	home := t.TempDir()
+	cmd, a := alone(t, home)
 	cfg := sandbox.Default()
 	cfg.MemoryMiB = 512
 	sb, err := sandbox.Open(t.Context(), cfg, "", sandbox.WithHome(t.TempDir()), sandbox.WithBackend(remote.New(session(t, a, true))))

@@ -483,3 +483,25 @@ func TestFull(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A runner that is stopped tells home that it was that, and takes its time to.
+func TestStoppedRunner(t *testing.T) {
+	g, _ := fakeRig(t, Options{})
+	a, b := wire(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	why := errors.New("stopped")
+	over := make(chan error, 1)
+	go func() { over <- g.Serve(ctx, session(t, b, false), "test") }()
+	i, err := remote.New(session(t, a, true)).Create(t.Context(), backend.Spec{ID: sandbox.NewID(), Image: "host", CPUs: 1, Memory: 1 << 30, Disk: 1 << 30, Processes: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel(why)
+	if err := <-over; !errors.Is(err, why) {
+		t.Errorf("Serve ended with %v", err)
+	}
+	<-i.Ended()
+	if end := i.End(); end.Reason != keeper.ReasonRunner {
+		t.Errorf("it ended with %+v", end)
+	}
+}

@@ -94,7 +94,10 @@ func needNetwork(t testing.TB) {
 
 func TestNetwork(t *testing.T) {
 	needNetwork(t)
-	g := newRig(t, Options{})
+	networkHolds(t, newRig(t, Options{}))
+}
+
+func networkHolds(t *testing.T, g *rig) {
 	port := echoServer(t)
 	var events heard
 	sb := g.open(t, func(c *sandbox.Config) { c.AllowNet.Rules = rules(port) }, sandbox.WithNetEvents(events.hear))

@@ -54,7 +54,14 @@ func shout(_ context.Context, c net.Conn) {
 func TestServices(t *testing.T) {
 	g := newRig(t, Options{})
 	sb := g.open(t, nil, sandbox.WithService("shout", shout))
-	const call = `import socket
+	for range 3 {
+		if got := sh(t, sb, "python3 -c '"+callShout+"'"); got != "600004 b'HELLO' b'bye\\n'\n" {
+			t.Fatalf("got %q", got)
+		}
+	}
+}
+
+const callShout = `import socket
 c = socket.create_connection(("shout.ravi.internal", 80))
 c.sendall(b"hello " * 100000)
 c.shutdown(socket.SHUT_WR)
@@ -64,9 +71,3 @@ while True:
     if not p: break
     b += p
 print(len(b), b[:5], b[-4:])`
-	for range 3 {
-		if got := sh(t, sb, "python3 -c '"+call+"'"); got != "600004 b'HELLO' b'bye\\n'\n" {
-			t.Fatalf("got %q", got)
-		}
-	}
-}

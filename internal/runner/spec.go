@@ -110,6 +110,8 @@ func (r *Runner) checkNetwork(raw json.RawMessage) (json.RawMessage, error) {
 		return nil, refuse("%d services are more than %d", len(c.Services), mostServices)
 	case len(c.Seed) > mostSeed:
 		return nil, refuse("the network's seed is too long")
+	case !c.Delegate.Valid():
+		return nil, refuse("%.40q is no way to delegate connections", c.Delegate)
 	}
 	for _, name := range c.Services {
 		if !serviceName.MatchString(name) {

@@ -259,6 +259,9 @@ func (s *Store) Messages(ctx context.Context, sessionID string, f MessageFilter)
 		append(c.args, limit)...)
 }
 
+// Message finds the message with this full id.
+func (s *Store) Message(ctx context.Context, id string) (Message, error) { return messages.get(ctx, s.reads, id) }
+
 // CountMessages is how many messages a session has.
 func (s *Store) CountMessages(ctx context.Context, sessionID string) (int64, error) {
 	return number(ctx, s.reads, `SELECT seq FROM messages WHERE session_id = ? ORDER BY seq DESC LIMIT 1`, sessionID)

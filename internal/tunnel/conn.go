@@ -49,7 +49,9 @@ type conn struct {
 	recover     uint64 // gaps of packets before this counter are known
 	firstProbe  probe  // the oldest packet that is not seen
 	latestProbe probe  // the newest packet
-	alive       time.Time
+	timed       probe  // a packet that is answered soon if it arrives
+	dog         *time.Timer
+	alive       time.Time // when the other end was there for certain
 	pinged      time.Time
 	resend      time.Time // when una is sent again; zero: nothing is under way
 	backoff     int       // how often in a row nothing came of that
@@ -88,6 +90,7 @@ func newConn(b bus, subject, local string, a *agreed, o options) *conn {
 		alive: now, pinged: now, credit: uint64(o.window), promised: uint64(o.window), burst: o.window, answer: true, ups: 1,
 	}
 	c.readable.L, c.writable.L = &c.mu, &c.mu
+	c.dog = time.AfterFunc(c.dead, c.watchdog)
 	return c
 }
 
@@ -115,7 +118,7 @@ func (c *conn) back(burst int) {
 	c.nxt = c.una
 	c.burst = max(burst, minPacket)
 	c.recover = c.out.next
-	c.resend = time.Time{}
+	c.resend, c.timed = time.Time{}, probe{}
 }
 
 // fail ends the connection. told is what the other end hears of it.
@@ -146,6 +149,13 @@ func (c *conn) reason() error {
 	return c.err
 }
 
+// peerEnded says whether the other end closed its half.
+func (c *conn) peerEnded() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.rcvFin
+}
+
 // receive takes a packet, which becomes the connection's. It never waits for a reader.
 func (c *conn) receive(packet []byte) {
 	c.opening.Lock()
@@ -157,6 +167,11 @@ func (c *conn) receive(packet []byte) {
 		c.mu.Unlock()
 		return
 	}
+	c.opened(plain)
+}
+
+// opened takes what was in a packet that in opened.
+func (c *conn) opened(plain []byte) {
 	f, err := parseFrame(plain)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -205,12 +220,14 @@ func (c *conn) seen(seen uint64, now time.Time) {
 	switch {
 	case c.latestProbe.set && seen > c.latestProbe.counter:
 		c.alive = c.latestProbe.at
-		c.rtt.add(now.Sub(c.latestProbe.at))
 		c.firstProbe, c.latestProbe = probe{}, probe{}
 	case c.firstProbe.set && seen > c.firstProbe.counter:
 		c.alive = c.firstProbe.at
-		c.rtt.add(now.Sub(c.firstProbe.at))
 		c.firstProbe = c.latestProbe
+	}
+	if c.timed.set && seen > c.timed.counter {
+		c.rtt.add(now.Sub(c.timed.at))
+		c.timed = probe{}
 	}
 }
 
@@ -363,6 +380,9 @@ func (c *conn) Close() error {
 	}
 	c.closed, c.fin, c.finAt = true, true, c.una+uint64(c.unsent.size)
 	c.closeBy = time.Now().Add(min(linger, c.dead))
+	if c.err == nil {
+		c.dog.Reset(min(linger, c.dead))
+	}
 	c.buffer.drop(c.buffer.size)
 	c.readable.Broadcast()
 	c.writable.Broadcast()

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -263,5 +264,86 @@ func TestBusThatIsClosedEndsAll(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+	})
+}
+
+// How long an answer takes is measured by what is answered: the quiet between two messages is none of it.
+func TestQuietIsNoDelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newMemBus()
+		near, far, stop := conns(t, b, options{})
+		defer stop()
+		for range 20 {
+			time.Sleep(13 * time.Second)
+			for _, ends := range [][2]*conn{{near, far}, {far, near}} {
+				if _, err := ends[0].Write([]byte("x")); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := io.ReadFull(ends[1], make([]byte, 1)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for _, c := range []*conn{near, far} {
+			c.mu.Lock()
+			if d := c.wait(); d != leastWait {
+				t.Errorf("an answer is waited for %s", d)
+			}
+			c.mu.Unlock()
+		}
+	})
+}
+
+// stuckBus is a bus whose socket takes nothing while gate is not closed.
+type stuckBus struct {
+	*memBus
+	stuck atomic.Bool
+	gate  chan struct{}
+}
+
+func (b *stuckBus) wait() {
+	if b.stuck.Load() {
+		<-b.gate
+	}
+}
+
+func (b *stuckBus) publish(subject string, packet []byte) error {
+	b.wait()
+	return b.memBus.publish(subject, packet)
+}
+
+func (b *stuckBus) limit() int {
+	b.wait()
+	return b.memBus.limit()
+}
+
+// An end that is stuck in its bus is found dead in its time, by itself too, and nobody who uses it is stuck with it.
+func TestStuckBusIsNoLongerLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &stuckBus{memBus: newMemBus(), gate: make(chan struct{})}
+		near, far, stop := conns(t, b, options{})
+		defer stop()
+		if _, err := near.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		begin := time.Now()
+		b.stuck.Store(true)
+		if _, err := near.Write([]byte("y")); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []*conn{far, near} {
+			if _, err := io.Copy(io.Discard, c); !errors.Is(err, ErrSilent) {
+				t.Fatal(err)
+			}
+			if err := c.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if d := time.Since(begin); d > defaultDead {
+			t.Fatalf("it took %s", d)
+		}
+		b.stuck.Store(false)
+		close(b.gate)
 	})
 }

@@ -217,7 +217,7 @@ func (d *dialer) begin(ctx context.Context, name Name, o options) (*Session, err
 			return nil, err
 		}
 		timer.Reset(pause)
-		pause = min(2*pause, mostWait)
+		pause = min(2*pause, firstWait)
 	}
 }
 

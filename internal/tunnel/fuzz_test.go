@@ -27,6 +27,7 @@ func FuzzFrame(f *testing.F) {
 			t.Fatalf("%x is read as %x", plain, again)
 		}
 		c := newConn(newMemBus(), "x", "y", d, options{dead: defaultDead, window: leastWindow})
+		c.dog.Stop()
 		for range 2 {
 			c.mu.Lock()
 			err := c.take(&fr, c.alive)

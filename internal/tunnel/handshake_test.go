@@ -3,6 +3,9 @@ package tunnel
 import (
 	"bytes"
 	"context"
+	"crypto/ecdh"
+	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"slices"
@@ -37,6 +40,29 @@ func TestHandshakeAgrees(t *testing.T) {
 	packet = l.out.seal(append(l.out.begin(nil, 5), secret...), 5)
 	if _, err := again.in.open(packet); err == nil {
 		t.Fatal("a packet opens in another session of the same keys")
+	}
+}
+
+// The keys of the frames come from both packets of the handshake, whatever the fresh keys are.
+func TestKeysComeFromTheWholeHandshake(t *testing.T) {
+	fresh, err := ecdh.X25519().GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opens := func(hi, ok string) bool {
+		from, _, err := derive(fresh, fresh.PublicKey().Bytes(), []byte("hi"), []byte("ok"), sessionID{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		to, _, err := derive(fresh, fresh.PublicKey().Bytes(), []byte(hi), []byte(ok), sessionID{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = to.open(from.seal((&frame{}).head(from.begin(nil, 0)), 0))
+		return err == nil
+	}
+	if !opens("hi", "ok") || opens("ho", "ok") || opens("hi", "oh") || opens("h", "iok") {
+		t.Fatal("the keys do not depend on the packets")
 	}
 }
 
@@ -100,6 +126,8 @@ func TestHandshakeRefuses(t *testing.T) {
 		"for another session":      hello(dp, other),
 		"for the other direction":  hello(dp, up),
 		"of the listener's own":    hello(lp, up),
+		"of another version":       worded(t, dp, "ravi tunnel 2 hi\x00", h.fresh.PublicKey().Bytes(), []byte(down)),
+		"in a welcome's words":     worded(t, dp, magicWelcome, h.fresh.PublicKey().Bytes(), []byte(down)),
 		"empty":                    {kindHello},
 		"too large":                append(hello(dp, down), make([]byte, maxBox)...),
 		"cut off":                  h.packet[:len(h.packet)-1],
@@ -123,6 +151,7 @@ func TestHandshakeRefuses(t *testing.T) {
 		"of a stranger":            strangersAnswer(t, party{stranger.self, dp.peer}, down, h.packet),
 		"to another hello":         answerTo(t, lp, down, second.packet),
 		"for another session":      answerTo(t, lp, other, third.packet),
+		"named for another":        namedAnswer(t, lp, h, other),
 		"the hello sent back":      h.packet,
 		"a hello called a welcome": append([]byte{kindWelcome}, h.packet[1:]...),
 		"cut off":                  good[:len(good)-1],
@@ -144,6 +173,27 @@ func answerTo(t *testing.T, p party, name string, hello []byte) []byte {
 		t.Fatal(err)
 	}
 	return answer
+}
+
+// worded is a hello with the words.
+func worded(t *testing.T, p party, words string, rest ...[]byte) []byte {
+	t.Helper()
+	packet, err := p.seal(kindHello, append([][]byte{[]byte(words)}, rest...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return packet
+}
+
+// namedAnswer is a welcome to the hello that names another session.
+func namedAnswer(t *testing.T, p party, h *hello, name string) []byte {
+	t.Helper()
+	hash := sha256.Sum256(h.packet)
+	packet, err := p.seal(kindWelcome, []byte(magicWelcome), hash[:], h.fresh.PublicKey().Bytes(), make([]byte, idSize+1), []byte(name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return packet
 }
 
 // strangersAnswer is a welcome by who knows the hello but not the key.
@@ -347,12 +397,11 @@ func TestListenerEndsItsSessions(t *testing.T) {
 
 // Hellos and welcomes that are lost are sent again, and a dialer whose first frame is lost too.
 func TestHandshakeOutlivesLosses(t *testing.T) {
-	for lost := range 6 {
+	for lost := range 8 {
 		b := newMemBus()
-		left := lost
+		n := 0
 		b.hook = func(_ string, p []byte) [][]byte {
-			if left > 0 {
-				left--
+			if n++; n-1 == lost {
 				return nil
 			}
 			return [][]byte{p}

@@ -209,17 +209,20 @@ func (l *Listener) promote(subject string, id sessionID, packet []byte) {
 		if err != nil {
 			return
 		}
-		down, up := name.Subjects()
-		c := newConn(l.bus, up, down, h.agreed, l.options)
-		c.receive(packet)
-		if !c.known {
+		plain, err := h.agreed.in.open(packet)
+		if err != nil {
 			return
 		}
 		l.half = append(l.half[:i], l.half[i+1:]...)
+		down, up := name.Subjects()
+		c := newConn(l.bus, up, down, h.agreed, l.options)
+		c.opened(plain)
 		s := &served{c, subject, h.hash}
 		if !l.room(subject) {
 			c.fail(ErrBusy, overBusy)
-			go c.run()
+		}
+		if c.reason() != nil {
+			go c.run() // it tells the other end, and no more
 			return
 		}
 		if old := l.names[subject]; old != nil {

@@ -32,8 +32,9 @@ const (
 	headSize  = 1 + 4*8
 	overhead  = outerSize + headSize + tagSize
 
-	// maxPacket bounds a packet whatever the bus would take: a large one holds up the small ones of other sessions.
-	maxPacket = 64 << 10
+	// maxPacket bounds a packet whatever the bus would take: a large one holds up the small ones of other sessions, and one
+	// that is larger than the buffers that NATS reads with (32 KiB) is slower, as it is put together from pieces.
+	maxPacket = 30 << 10
 	// minPacket is the least that the bus must take.
 	minPacket = 1 << 10
 	// maxOffset is far beyond what a session can carry, and far from where sums wrap.

@@ -3,6 +3,7 @@ package tunnel
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 )
 
@@ -17,10 +18,13 @@ const (
 	mostWait  = 4 * time.Second
 )
 
+var packets = sync.Pool{New: func() any { return new([maxPacket]byte) }}
+
 // estimate is how long an answer takes, as TCP reckons it (RFC 6298).
 type estimate struct{ mean, deviation time.Duration }
 
 func (e *estimate) add(d time.Duration) {
+	d = max(d, time.Microsecond) // 0: nothing is known
 	if e.mean == 0 {
 		e.mean, e.deviation = d, d/2
 		return
@@ -110,26 +114,44 @@ func (c *conn) until(now time.Time, times ...time.Time) time.Duration {
 	return first
 }
 
+// watchdog ends the connection in its time also when the sender is stuck in the bus.
+func (c *conn) watchdog() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	if c.err == nil {
+		c.expire(now)
+	}
+	if c.err == nil {
+		c.dog.Reset(c.until(now, c.alive.Add(c.dead), c.closeBy))
+	}
+}
+
 // run sends until the connection ends.
 func (c *conn) run() {
 	defer close(c.done)
-	packet := make([]byte, 0, maxPacket)
+	defer c.dog.Stop()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+	packet := packets.Get().(*[maxPacket]byte) // held only while there is something to send
 	for {
-		frame, counter, ups, wait := c.next(packet[:0])
-		if frame == nil && wait < 0 {
-			return
-		}
+		// A bus whose socket is stuck holds up whoever asks it anything, so it is not asked with the lock held.
+		size := min(c.bus.limit(), maxPacket) - overhead
+		frame, counter, ups, wait := c.next(packet[:0], size)
 		if frame != nil {
 			c.publish(c.out.seal(frame, counter), ups)
 			continue
+		}
+		packets.Put(packet)
+		if wait < 0 {
+			return
 		}
 		timer.Reset(wait)
 		select {
 		case <-c.kicked:
 		case <-timer.C:
 		}
+		packet = packets.Get().(*[maxPacket]byte)
 	}
 }
 
@@ -147,8 +169,8 @@ func (c *conn) publish(packet []byte, ups uint64) {
 	c.failLocked(err, 0)
 }
 
-// next makes the next frame in packet, or says how long there is none; less than zero: it is over.
-func (c *conn) next(packet []byte) (_ []byte, counter, ups uint64, wait time.Duration) {
+// next makes the next frame in packet, with at most size bytes of data, or says how long there is none; less than zero: it is over.
+func (c *conn) next(packet []byte, size int) (_ []byte, counter, ups uint64, wait time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
@@ -171,7 +193,6 @@ func (c *conn) next(packet []byte) (_ []byte, counter, ups uint64, wait time.Dur
 		c.back(minPacket)
 		c.backoff++
 	}
-	size := min(c.bus.limit(), maxPacket) - overhead
 	end := c.una + uint64(c.unsent.size)
 	have := min(end, c.credit, c.una+uint64(c.burst))
 	n := 0
@@ -194,6 +215,9 @@ func (c *conn) next(packet []byte) (_ []byte, counter, ups uint64, wait time.Dur
 	if n == 0 && !fin && flags&flagPing == 0 && !c.answer && (c.ackBy.IsZero() || now.Before(c.ackBy)) {
 		return nil, 0, 0, c.until(now, c.alive.Add(c.dead), c.closeBy, c.resend, c.ackBy, ping)
 	}
+	if c.burst < c.window && n > 0 && c.nxt+uint64(n) == c.una+uint64(c.burst) {
+		flags |= flagPing // more may go when this is there
+	}
 	packet, counter = c.begin(packet, flags, now)
 	at := len(packet)
 	packet = packet[:at+n]
@@ -203,6 +227,9 @@ func (c *conn) next(packet []byte) (_ []byte, counter, ups uint64, wait time.Dur
 		c.nxt++
 	}
 	c.most = max(c.most, c.nxt)
+	if !c.timed.set && (n > 0 || fin || flags&flagPing != 0) {
+		c.timed = c.latestProbe
+	}
 	if c.nxt > c.una && c.resend.IsZero() {
 		c.resend = now.Add(c.wait())
 	}

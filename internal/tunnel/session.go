@@ -122,13 +122,16 @@ func (s *Session) track(f func()) bool {
 func (s *Session) watch() {
 	<-s.mux.CloseChan()
 	cause := s.conn.reason()
+	ours := cause == nil || errors.Is(cause, ErrClosed) // yamux closes the connection whatever it quits for
 	s.mu.Lock()
 	switch {
 	case s.broken != nil:
 		cause = s.broken
-	case s.closing && (cause == nil || errors.Is(cause, ErrPeerClosed)):
+	case s.closing && (ours || errors.Is(cause, ErrPeerClosed)):
 		cause = ErrClosed
-	case cause == nil:
+	case ours && s.conn.peerEnded():
+		cause = ErrPeerClosed
+	case ours:
 		cause = fmt.Errorf("%w: its streams make no sense", ErrProtocol)
 	}
 	s.cause = cause
@@ -170,7 +173,12 @@ func (s *Session) Close() error {
 	s.closing = true
 	s.mu.Unlock()
 	_ = s.mux.Close()
-	<-s.gone
+	late := time.NewTimer(2 * linger)
+	defer late.Stop()
+	select {
+	case <-s.gone:
+	case <-late.C: // a bus whose socket is stuck: what is left goes with it
+	}
 	return nil
 }
 
@@ -256,7 +264,7 @@ func (s *Session) pump() {
 }
 
 func (s *Session) add(y *yamux.Stream, ours bool) *Stream {
-	st := &Stream{session: s, y: y, id: y.StreamID(), ours: ours}
+	st := &Stream{session: s, y: y, id: y.StreamID(), ours: ours, writing: make(chan struct{}, 1), late: alarm{c: make(chan struct{})}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.streams[st.id] = st

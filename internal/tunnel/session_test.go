@@ -363,3 +363,63 @@ func isTimeout(err error) bool {
 	var n net.Error
 	return errors.As(err, &n) && n.Timeout()
 }
+
+// What a deadline cut short does not come behind what is written later.
+func TestLateWritesKeepTheirOrder(t *testing.T) {
+	b := newMemBus()
+	near, far := pair(t, b, b, options{window: leastWindow})
+	c, a := open(t, near, far)
+	b.set(true, false)
+	data := noise(1<<20, 9)
+	if err := c.SetWriteDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Write(data[:200<<10]); !isTimeout(err) {
+		t.Fatal(err)
+	}
+	if n, err := c.Write([]byte("never")); n != 0 || !isTimeout(err) {
+		t.Fatal(n, err)
+	}
+	if err := c.SetWriteDeadline(time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	errs := make(chan error, 1)
+	go send(c, data[200<<10:], errs)
+	b.set(false, false)
+	if got, err := sum(a, int64(len(data))); err != nil || got != sha256.Sum256(data) {
+		t.Fatalf("other bytes, or %v", err)
+	}
+	if err := <-errs; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A write that waits for its turn is woken by a deadline that is set meanwhile, and by the end of the stream.
+func TestWaitingWritesAreWoken(t *testing.T) {
+	b := newMemBus()
+	near, far := pair(t, b, b, options{window: leastWindow})
+	for what, wake := range map[string]func(st *Stream) error{
+		"a deadline": func(st *Stream) error { return st.SetWriteDeadline(time.Now()) },
+		"its end":    (*Stream).Close,
+	} {
+		c, _ := open(t, near, far)
+		b.set(true, false)
+		if err := c.SetWriteDeadline(time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		c.writing <- struct{}{} // another one writes
+		if err := c.SetWriteDeadline(time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+		errs := make(chan error, 1)
+		go send(c, []byte("x"), errs)
+		if err := wake(c); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-errs; !isTimeout(err) && !errors.Is(err, net.ErrClosed) {
+			t.Fatalf("%s: %v", what, err)
+		}
+		<-c.writing
+		b.set(false, false)
+	}
+}

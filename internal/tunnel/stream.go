@@ -30,8 +30,50 @@ type Stream struct {
 	ends    sync.Once // our writing half
 
 	reading sync.Mutex
-	mu      sync.Mutex // the deadlines are set by one at a time
-	writeBy time.Time
+	writing chan struct{} // holds one while one writes
+	mu      sync.Mutex    // the deadlines are set by one at a time
+	late    alarm
+}
+
+// alarm is a deadline as a channel that is closed when it has passed, as net.Pipe has it.
+type alarm struct {
+	mu    sync.Mutex
+	timer *time.Timer
+	c     chan struct{}
+	on    bool // there is a deadline
+}
+
+func (a *alarm) set(t time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.timer != nil && !a.timer.Stop() {
+		<-a.c // it is being closed
+	}
+	a.timer, a.on = nil, !t.IsZero()
+	closed := false
+	select {
+	case <-a.c:
+		closed = true
+	default:
+	}
+	d := time.Until(t)
+	if closed && (!a.on || d > 0) {
+		a.c = make(chan struct{})
+	}
+	switch {
+	case !a.on:
+	case d > 0:
+		c := a.c
+		a.timer = time.AfterFunc(d, func() { close(c) })
+	case !closed:
+		close(a.c)
+	}
+}
+
+func (a *alarm) passed() (c <-chan struct{}, on bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.c, a.on
 }
 
 var _ net.Conn = (*Stream)(nil)
@@ -76,16 +118,27 @@ func (st *Stream) clean() bool {
 	}
 }
 
-// Write returns when the bytes are within the window of the stream and of the session. After a deadline that passed, it
-// is not known how much will arrive.
+// Write returns when the bytes are within the window of the stream and of the session. Of what a deadline cut short, it is
+// not known how much arrives; it does so before what is written after it.
 func (st *Stream) Write(p []byte) (int, error) {
 	if st.closed.Load() || st.ended.Load() {
 		return 0, net.ErrClosed
 	}
-	st.mu.Lock()
-	by := st.writeBy
-	st.mu.Unlock()
-	if by.IsZero() {
+	late, on := st.late.passed()
+	select {
+	case <-late:
+		return 0, st.writeError(yamux.ErrTimeout)
+	default:
+	}
+	select {
+	case st.writing <- struct{}{}:
+	case <-late:
+		return 0, st.writeError(yamux.ErrTimeout)
+	case <-st.session.over:
+		return 0, st.writeError(yamux.ErrSessionShutdown)
+	}
+	if !on {
+		defer func() { <-st.writing }()
 		n, err := st.y.Write(p)
 		return n, st.writeError(err)
 	}
@@ -98,17 +151,17 @@ func (st *Stream) Write(p []byte) (int, error) {
 	own := append([]byte(nil), p...)
 	if !st.session.track(func() {
 		n, err := st.y.Write(own)
+		<-st.writing
 		done <- written{n, err}
 	}) {
+		<-st.writing
 		return 0, st.writeError(yamux.ErrSessionShutdown)
 	}
-	late := time.NewTimer(time.Until(by))
-	defer late.Stop()
 	select {
 	case w := <-done:
 		return w.n, st.writeError(w.err)
-	case <-late.C:
-		return 0, os.ErrDeadlineExceeded
+	case <-late:
+		return 0, st.writeError(yamux.ErrTimeout)
 	}
 }
 
@@ -145,6 +198,7 @@ func (st *Stream) Close() error {
 	}
 	st.mu.Lock()
 	_ = st.y.SetDeadline(past) // wakes who reads or writes
+	st.late.set(past)
 	st.mu.Unlock()
 	st.session.track(st.finish)
 	return nil
@@ -175,6 +229,7 @@ func (st *Stream) stop() {
 	st.stopped.Store(true)
 	st.mu.Lock()
 	_ = st.y.SetWriteDeadline(past) // wakes who writes
+	st.late.set(past)
 	st.mu.Unlock()
 	st.session.ending.Go(st.end) // who calls is counted there too
 }
@@ -198,16 +253,17 @@ func (st *Stream) SetReadDeadline(t time.Time) error {
 	return st.y.SetReadDeadline(t)
 }
 
-// SetWriteDeadline is for the writes that begin after it, and for those that wait for the reader of the stream.
+// SetWriteDeadline is as net.Conn has it, but that a Write which began without a deadline and waits for the bus is not
+// woken by one.
 func (st *Stream) SetWriteDeadline(t time.Time) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	st.writeBy = t
 	switch {
 	case st.closed.Load():
 		return net.ErrClosed
 	case st.stopped.Load():
 		return nil // every write fails already
 	}
+	st.late.set(t)
 	return st.y.SetWriteDeadline(t)
 }

@@ -51,6 +51,25 @@ func (p *Proxy) ServeService(ctx context.Context, guest net.Conn, name string, p
 	f.event(e)
 }
 
+// Pass copies between the guest and what open connects to, and looks at nothing. It closes guest, and returns when all is
+// over. Only what does not come about is told of: the rest is for who is at the other end to tell.
+func (p *Proxy) Pass(ctx context.Context, guest net.Conn, name string, port uint16, open func(context.Context) (net.Conn, error)) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	f := &flow{Proxy: p, limits: p.setUp(), ctx: ctx, name: name, port: port, begun: time.Now()}
+	f.hold(guest)
+	stop := context.AfterFunc(ctx, f.cutAll)
+	defer f.cutAll()
+	defer stop()
+	up, err := open(ctx)
+	if err != nil {
+		f.refuse(guest, "unknown", err.Error(), "")
+		return
+	}
+	f.hold(up)
+	_, _, _ = copyBoth(guest, guest, up, up, f.limits.CopyTimeout)
+}
+
 // unavailableBody is what a client of a service reads when nobody serves it.
 const unavailableBody = `{"error":{"code":"UNAVAILABLE","message":"Ravi's own side does not answer now","hint":"try again in a few seconds"}}`
 

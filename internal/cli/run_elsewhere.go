@@ -1,0 +1,78 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"ravi/internal/backend/remote"
+	"ravi/internal/bus"
+	"ravi/internal/command"
+	"ravi/internal/daemon"
+	runs "ravi/internal/run"
+	"ravi/internal/tunnel"
+)
+
+// reachRunner is how long a runner may take to answer.
+const reachRunner = 15 * time.Second
+
+// joinBus has a run use the bus by its order, until leave.
+func joinBus(ctx context.Context, env *command.Env, o order, opts *runs.Options) (leave func(), err error) {
+	cred, err := bus.ParseCredential([]byte(o.Bus.Credential))
+	if err != nil {
+		return nil, err
+	}
+	home, err := env.Home()
+	if err != nil {
+		return nil, err
+	}
+	self, err := cred.Curve()
+	if err != nil {
+		return nil, err
+	}
+	nc, err := bus.Dial(ctx, o.Bus.URL, cred, bus.WithTrust(bus.Trust{CA: o.Bus.CA}), bus.WithRenewal(renewal(home, cred)))
+	if err != nil {
+		return nil, err
+	}
+	dials := 0 // a run dials one after the other
+	opts.Elsewhere = func(ctx context.Context) (remote.Session, error) {
+		const mostOfATry = 1000 // sessions: of the run, and of each sub-agent
+		name := tunnel.Name{Runner: o.Bus.Runner, RunID: o.RunID, Try: o.Bus.Try*mostOfATry + dials%mostOfATry}
+		dials++
+		down, up := name.Subjects()
+		ctx, cancel := context.WithTimeoutCause(ctx, reachRunner, fmt.Errorf("the runner %s did not answer within %v", o.Bus.Runner, reachRunner))
+		defer cancel()
+		s, err := tunnel.Dial(ctx, tunnel.Config{Conn: nc, Send: down, Receive: up, Self: self, Peer: o.Bus.Peer})
+		if errors.Is(err, tunnel.ErrBusy) {
+			err = fmt.Errorf("%w: %w", remote.ErrFull, err)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reaching the runner %s: %w", o.Bus.Runner, err)
+		}
+		return s, nil
+	}
+	if a := opts.Agent; a != nil && a.Program.Node > 0 {
+		a.CheckNode = true // it is the runner's that counts
+	}
+	return nc.Close, nil
+}
+
+// renewal asks the daemon for a new life of a run's credential.
+func renewal(home string, have bus.Credential) func(context.Context) (bus.Credential, error) {
+	return func(ctx context.Context) (bus.Credential, error) {
+		if time.Until(have.Expires) > ownerTTL/2 {
+			return have, nil
+		}
+		var out renewedCredential
+		if err := daemon.Ask(ctx, filepath.Join(home, daemon.Socket), "bus-creds/renew", credsRenewInput{User: have.User}, &out); err != nil {
+			return have, err
+		}
+		by, err := bus.ParseCredential([]byte(out.File))
+		if err == nil {
+			have, err = have.Renewed(by)
+		}
+		return have, err
+	}
+}
