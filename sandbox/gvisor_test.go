@@ -27,7 +27,7 @@ func TestGVisor(t *testing.T) {
 	home := t.TempDir()
 	sandboxtest.Run(t, sandboxtest.Factory{
 		Home:     home,
-		Isolated: true, Pause: true, Checkpoint: true, Limits: os.Geteuid() == 0, Overlay: true,
+		Isolated: true, Pause: true, Checkpoint: true, Limits: os.Geteuid() == 0, Overlay: true, Lanes: true,
 		Open: func(t testing.TB, cfg sandbox.Config, workspace string, opts ...sandbox.Option) *sandbox.Sandbox {
 			t.Helper()
 			cfg.Backend = sandbox.BackendGVisor

@@ -59,6 +59,7 @@ type Sandbox struct {
 	client        *guestapi.Client
 	record        Recorder
 
+	lanes        spareLanes
 	line         *line // the owner's to the network's gateway; nil without one
 	secrets      secrets
 	serviceNames []string
@@ -489,6 +490,7 @@ func (s *Sandbox) Detach() {
 	s.visits.end()
 	_ = s.away.close() // all that it could say is that it is closed
 	s.client.HTTP.CloseIdleConnections()
+	s.lanes.close()
 }
 
 // Close ends the sandbox and waits until nothing of it is left; of one that this
@@ -512,6 +514,7 @@ func (s *Sandbox) Close() error {
 		s.visits.end()
 		s.closeErr = errors.Join(s.closeErr, s.away.close())
 		s.client.HTTP.CloseIdleConnections()
+		s.lanes.close()
 		if s.record != nil {
 			s.closeErr = errors.Join(s.closeErr, s.record.Ended(ctx, s.ID, s.inst.End().Reason))
 		}

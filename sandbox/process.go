@@ -47,6 +47,12 @@ type Cmd struct {
 	Timeout *time.Duration
 	// MaxOutput bounds what Exec keeps of each stream, in bytes; 0 is 1 MiB.
 	MaxOutput int
+	// Lane asks for a way to its standard input and output that nothing else of
+	// the sandbox is on, which is quicker to and fro. A sandbox has eight, each for
+	// one command, and none on the host, on another machine or once it was restored; without one the
+	// command works as others do, and Process.NoLane says why. When this process
+	// ends, so does that input, and nobody reads that output any more.
+	Lane bool
 	// TTY gives it a terminal of this size; output then comes on Stdout.
 	TTY *Size
 }
@@ -144,7 +150,11 @@ type Process struct {
 	status Status
 	err    error
 
-	borrowed bool // by Reconnect: it goes on when the caller's context ends
+	lane   *lane  // nil: its input and output go through the guest agent
+	noLane string // why that is so, of one that asked for a lane
+
+	writing  sync.Mutex // held while a writer of the caller's is called
+	borrowed bool       // by Reconnect: it goes on when the caller's context ends
 
 	mu     sync.Mutex
 	killed string // the reason for which it was killed
@@ -163,14 +173,22 @@ func (s *Sandbox) Start(ctx context.Context, c Cmd) (*Process, error) {
 	}
 	// The stream lives as long as the process, not as the caller's context:
 	// a killed process's last output and end still come over it.
+	p := &Process{sb: s, done: make(chan struct{}), over: make(chan struct{}), tty: c.TTY != nil}
+	if c.Lane {
+		if err := p.takeLane(ctx, req.Msg); err != nil {
+			return nil, s.explain(ctx, err)
+		}
+	}
 	streamCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	p.stop = stop
 	stream, err := s.client.Process.Start(streamCtx, req)
 	if err != nil {
 		stop()
-		return nil, s.startError(ctx, c, err)
+	} else {
+		err = p.follow(ctx, eventsOf(stream, (*process.StartResponse).GetEvent), c)
 	}
-	p := &Process{sb: s, stop: stop, done: make(chan struct{}), over: make(chan struct{}), tty: c.TTY != nil}
-	if err := p.follow(ctx, eventsOf(stream, (*process.StartResponse).GetEvent), c); err != nil {
+	if err != nil {
+		p.leaveLane(err)
 		return nil, s.startError(ctx, c, err)
 	}
 	return p, nil
@@ -198,6 +216,8 @@ func (p *Process) follow(ctx context.Context, stream eventStream, c Cmd) error {
 	}
 	if c.Stdin != nil {
 		go p.copyStdin(c.Stdin)
+	} else if p.lane != nil {
+		p.lane.in.Close()
 	}
 	go p.watch(ctx, c.Timeout)
 	return nil
@@ -225,6 +245,9 @@ func eventsOf[M any](s *connect.ServerStreamForClient[M], of func(*M) *process.P
 func (s *Sandbox) request(c Cmd) (*connect.Request[process.StartRequest], error) {
 	if (len(c.Args) > 0) == (c.Shell != "") {
 		return nil, fmt.Errorf("%w: give either Args or Shell", ErrBadCommand)
+	}
+	if c.Lane && c.TTY != nil {
+		return nil, fmt.Errorf("%w: a lane is no terminal", ErrBadCommand)
 	}
 	args := c.Args
 	if c.Shell != "" {
@@ -314,7 +337,11 @@ func (s *Sandbox) startError(ctx context.Context, c Cmd, err error) error {
 func (p *Process) read(stream eventStream, c Cmd, started chan<- error) {
 	defer close(p.over)
 	defer stream.close()
-	if p.events(stream, c, started); p.err == nil && p.pid != 0 {
+	p.events(stream, c, started)
+	if p.lane != nil && p.pid != 0 {
+		p.endLane()
+	}
+	if p.err == nil && p.pid != 0 {
 		// That was the end, for whoever waits. What follows is only the
 		// stream's, which is left in order.
 		close(p.done)
@@ -337,19 +364,22 @@ func (p *Process) events(stream eventStream, c Cmd, started chan<- error) {
 		switch e := event.GetEvent().(type) {
 		case *process.ProcessEvent_Start:
 			p.pid = e.Start.GetPid()
+			if p.lane != nil {
+				go p.carryOut(c.Stdout)
+			}
 			started <- nil
 		case *process.ProcessEvent_Data:
 			var err error
 			switch d := e.Data.GetOutput().(type) {
 			case *process.ProcessEvent_DataEvent_Stdout:
-				err = write(c.Stdout, d.Stdout)
+				err = p.write(c.Stdout, d.Stdout)
 			case *process.ProcessEvent_DataEvent_Stderr:
-				err = write(c.Stderr, d.Stderr)
+				err = p.write(c.Stderr, d.Stderr)
 			case *process.ProcessEvent_DataEvent_Pty:
-				err = write(c.Stdout, d.Pty)
+				err = p.write(c.Stdout, d.Pty)
 			}
 			if err != nil {
-				p.err = fmt.Errorf("writing the command's output: %w", err)
+				p.err = writeError(err)
 				if !p.borrowed {
 					p.kill(ReasonCanceled)
 				}
@@ -377,13 +407,18 @@ func (p *Process) events(stream eventStream, c Cmd, started chan<- error) {
 	}
 }
 
-func write(w io.Writer, b []byte) error {
+// write calls a writer of the caller's, never two at once: they may be one.
+func (p *Process) write(w io.Writer, b []byte) error {
 	if w == nil {
 		return nil
 	}
+	p.writing.Lock()
+	defer p.writing.Unlock()
 	_, err := w.Write(b)
 	return err
 }
+
+func writeError(err error) error { return fmt.Errorf("writing the command's output: %w", err) }
 
 func status(e *process.ProcessEvent_EndEvent) Status {
 	st := Status{ExitCode: int(e.GetExitCode()), Signal: int(e.GetSignal()), OutputLeft: e.GetOutputLeft()}
@@ -493,6 +528,9 @@ func (p *Process) Resize(ctx context.Context, size Size) error {
 
 // Write sends bytes to its standard input, or to its terminal.
 func (p *Process) Write(ctx context.Context, b []byte) error {
+	if p.lane != nil {
+		return p.sb.explain(ctx, p.lane.write(ctx, b))
+	}
 	in := &process.ProcessInput{Input: &process.ProcessInput_Stdin{Stdin: b}}
 	if p.tty {
 		in.Input = &process.ProcessInput_Pty{Pty: b}
@@ -503,6 +541,10 @@ func (p *Process) Write(ctx context.Context, b []byte) error {
 
 // CloseStdin gives it an end of file.
 func (p *Process) CloseStdin(ctx context.Context) error {
+	if p.lane != nil {
+		p.lane.in.Close()
+		return nil
+	}
 	_, err := p.sb.client.Process.CloseStdin(ctx, connect.NewRequest(&process.CloseStdinRequest{Process: p.selector()}))
 	return p.sb.explain(ctx, err)
 }

@@ -45,7 +45,8 @@ type ProcessRef struct {
 }
 
 // Reconnect follows a command that this process or another started; ErrNotFound if
-// there is none. How one ended that is over can be learned for some minutes.
+// there is none. How one ended that is over can be learned for some minutes. Of one
+// with a lane, only what it writes on standard error comes, and the end.
 //
 // Of c the streams and Timeout count, and TTY, which must be set for a command with
 // a terminal, and gives that its size. Its output comes from now on. What it wrote
@@ -58,7 +59,7 @@ type ProcessRef struct {
 func (s *Sandbox) Reconnect(ctx context.Context, to ProcessRef, c Cmd) (*Process, error) {
 	sel := &process.ProcessSelector{Selector: &process.ProcessSelector_Tag{Tag: to.Tag}}
 	switch {
-	case len(c.Args) > 0 || c.Shell != "" || c.Dir != "" || c.GuestDir != "" || c.Env != nil || c.User != "" || c.Tag != "":
+	case len(c.Args) > 0 || c.Shell != "" || c.Dir != "" || c.GuestDir != "" || c.Env != nil || c.User != "" || c.Tag != "" || c.Lane:
 		return nil, fmt.Errorf("%w: a command that runs already gets only streams, a timeout and a terminal's size", ErrBadCommand)
 	case to.PID < 0 || to.PID > 1<<31-1 || to.PID == 0 && to.Tag == "" || to.PID != 0 && to.Tag != "":
 		return nil, fmt.Errorf("%w: name the running command by its number or its tag", ErrBadCommand)

@@ -102,6 +102,9 @@ func serve(args []string, stdout io.Writer) error {
 		if err != nil {
 			return err
 		}
+		if opts.Lanes, err = lanes(); err != nil {
+			return err
+		}
 		s = guest.New(opts)
 		if len(writable) > 0 {
 			if err := guest.CloseFiles(writable); err != nil {
@@ -167,6 +170,22 @@ func writableFolders() []string {
 	v := os.Getenv(name)
 	os.Unsetenv(name)
 	return filepath.SplitList(v)
+}
+
+// lanes are those that this program was born with. How many is not passed on.
+func lanes() ([]link.End, error) {
+	v := os.Getenv(link.EnvLanes)
+	if v == "" {
+		return nil, nil
+	}
+	if err := os.Unsetenv(link.EnvLanes); err != nil {
+		return nil, err
+	}
+	n, err := strconv.ParseUint(v, 10, 8)
+	if err != nil {
+		return nil, fmt.Errorf("%s=%q is not a number of lanes", link.EnvLanes, v)
+	}
+	return link.OpenLanes(link.FirstLane, int(n))
 }
 
 // memoryLimit reads the sandbox's limit. It is not passed on.

@@ -65,6 +65,9 @@ type pid1 struct {
 	done chan error
 }
 
+// lanesThere is how many lanes it is born with.
+const lanesThere = 2
+
 func startPID1(t *testing.T, env ...string) *pid1 {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -89,7 +92,15 @@ func startPID1(t *testing.T, env ...string) *pid1 {
 	var stderr bytes.Buffer
 	cmd := exec.Command("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", room, "room", path)
 	cmd.ExtraFiles = theirs.Files()
-	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH")}, env...)
+	for range lanesThere {
+		ours, theirs, err := link.NewLane()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { ours.Close(); theirs.Close() })
+		cmd.ExtraFiles = append(cmd.ExtraFiles, theirs.Files()...)
+	}
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), fmt.Sprint(link.EnvLanes, "=", lanesThere)}, env...)
 	cmd.Stderr = &stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -217,6 +228,9 @@ func TestAsPID1(t *testing.T) {
 		out, _ = p.sh(t, "root", `echo "limit=$RAVI_MEMORY_LIMIT"`, nil)
 		if out != "limit=\n" {
 			t.Errorf("the limit is passed on: %q", out)
+		}
+		if out, _ = p.sh(t, "root", `echo "lanes=$RAVI_LANES"`, nil); out != "lanes=\n" {
+			t.Errorf("the lanes are passed on: %q", out)
 		}
 	})
 	t.Run("sudo and su", func(t *testing.T) {

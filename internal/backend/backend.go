@@ -114,6 +114,14 @@ type Visited interface {
 	Visits(ctx context.Context) (next func(context.Context) (network.Visit, net.Conn, error), err error)
 }
 
+// Laned is an Instance that may have ways of their own to the input and output of single commands, as descriptors.
+type Laned interface {
+	// Lane takes one, which serves one command; keeper.ErrNoLane, with the reason, if there is none left.
+	Lane(ctx context.Context) (keeper.Lane, error)
+}
+
+var _ Laned = (*keeper.Handle)(nil)
+
 // Elsewhere is what a Backend has besides if its sandboxes are on another machine: no path of this one means anything to
 // them, no other process can take hold of one, and they end with the process that made them.
 type Elsewhere interface{ Elsewhere() }

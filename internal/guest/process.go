@@ -17,6 +17,7 @@ import (
 
 	"ravi/internal/guestapi"
 	"ravi/internal/guestapi/process"
+	"ravi/internal/link"
 )
 
 // proc is a started process.
@@ -50,6 +51,7 @@ type startSpec struct {
 	cwd     string
 	stdin   bool
 	size    *process.PTY_Size // non-nil for a terminal
+	lane    uint32            // 0: its input and output go through here
 	attach  bool
 	onEnded func(*proc)
 }
@@ -64,7 +66,7 @@ const markName = "RAVI_PROC"
 
 // start starts a process. With spec.attach the returned reader has it all
 // from the first byte.
-func (s *Server) start(spec startSpec) (*proc, *outputReader, error) {
+func (s *Server) start(spec startSpec) (_ *proc, _ *outputReader, err error) {
 	if err := checkDir(spec.cwd); err != nil {
 		return nil, nil, err
 	}
@@ -90,7 +92,20 @@ func (s *Server) start(spec startSpec) (*proc, *outputReader, error) {
 	} else if int(spec.user.uid) != os.Geteuid() {
 		return nil, nil, fmt.Errorf("only root can start processes of user %q: %w", spec.user.name, fs.ErrPermission)
 	}
-	wires, err := p.wire(spec, attr)
+	var lane link.End
+	if spec.lane != 0 {
+		if lane, err = s.lanes.take(spec.lane); err != nil {
+			return nil, nil, err
+		}
+		defer func() {
+			if err != nil {
+				s.lanes.giveBack(spec.lane, lane)
+			} else {
+				lane.Close() // it is the process's now
+			}
+		}()
+	}
+	wires, err := p.wire(spec, lane, attr)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -131,7 +146,7 @@ func (w *wiring) closeAll() {
 }
 
 // wire makes the process's standard descriptors.
-func (p *proc) wire(spec startSpec, attr *syscall.ProcAttr) (*wiring, error) {
+func (p *proc) wire(spec startSpec, lane link.End, attr *syscall.ProcAttr) (*wiring, error) {
 	w := &wiring{sources: make(map[stream]*os.File)}
 	if spec.size != nil {
 		master, slave, err := openTerminal()
@@ -172,16 +187,23 @@ func (p *proc) wire(spec startSpec, attr *syscall.ProcAttr) (*wiring, error) {
 	}
 	var stdin *os.File
 	var err error
-	if spec.stdin {
+	outputs := []stream{stdout, stderr}
+	switch {
+	case spec.lane != 0:
+		attr.Files = []uintptr{lane.R.Fd(), lane.W.Fd()}
+		outputs = outputs[1:]
+	case spec.stdin:
 		stdin, p.stdin, err = newPipe(1)
-	} else {
+	default:
 		stdin, err = blockingFile(unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0))
 	}
 	if err != nil {
 		return fail(err)
 	}
-	w.child = append(w.child, stdin)
-	for _, kind := range []stream{stdout, stderr} {
+	if stdin != nil {
+		w.child = append(w.child, stdin)
+	}
+	for _, kind := range outputs {
 		theirs, ours, err := newPipe(0)
 		if err != nil {
 			return fail(err)

@@ -77,7 +77,11 @@ func (s processService) specOf(req *connect.Request[process.StartRequest]) (star
 		env:    env,
 		cwd:    cwd,
 		stdin:  msg.Stdin == nil || msg.GetStdin(),
+		lane:   msg.GetLane(),
 		attach: true,
+	}
+	if msg.Lane != nil && (spec.lane == 0 || msg.GetPty() != nil) {
+		return startSpec{}, fmt.Errorf("%w: a lane has a number above 0, and is no terminal", errBadArgument)
 	}
 	if msg.GetPty() != nil {
 		spec.size = msg.GetPty().GetSize()

@@ -12,7 +12,8 @@ import (
 	"ravi/internal/link"
 )
 
-// The descriptors that a guest is born with: its end of the link.
+// The descriptors that a guest is born with: its end of the link. Those of its
+// lanes follow (link.FirstLane).
 const (
 	LinkRead  = 3
 	LinkWrite = 4

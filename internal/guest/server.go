@@ -17,6 +17,7 @@ import (
 	"ravi/internal/guestapi/process/processconnect"
 	"ravi/internal/guestapi/ravi"
 	"ravi/internal/guestapi/ravi/raviconnect"
+	"ravi/internal/link"
 )
 
 // Options is how a Server is made. The zero value is right for tests.
@@ -38,6 +39,8 @@ type Options struct {
 	Switch    bool
 	SwitchNow bool
 	RunDir    string
+	// Lanes are those that the guest was born with, in the order of their numbers.
+	Lanes []link.End
 	// MemoryLimit is the sandbox's limit in bytes; 0 for no memory watch.
 	MemoryLimit uint64
 	// Retain is how long an ended process is remembered after its end was
@@ -59,6 +62,7 @@ type Server struct {
 	opts     Options
 	reaper   *reaper
 	procs    procTable
+	lanes    *lanes
 	events   eventLog
 	settings settings
 	watchers watcherTable
@@ -94,6 +98,7 @@ func New(opts Options) *Server {
 		opts:   opts,
 		reaper: newReaper(opts.Init),
 		procs:  procTable{retain: opts.Retain, retainUnseen: opts.RetainUnseen},
+		lanes:  newLanes(opts.Lanes),
 		ports:  make(chan struct{}, maxPorts),
 	}
 	s.settings.token = opts.Token

@@ -6,7 +6,8 @@
 //     making and removing a sandbox needs. It reads what its owner sends over
 //     the control socket, starts the maker that builds the sandbox, and ends
 //     and removes everything when the owner is gone. It never reads a byte that
-//     comes from inside the sandbox.
+//     comes from inside the sandbox: of a lane, which leads from one process in
+//     there to the owner, it only hands on the end.
 //   - The relay (package relay, the program ravi-relay) has no rights at all:
 //     its own user, an empty root directory, a short list of system calls, a
 //     bound on memory. It holds the link to the guest agent, parses what the
@@ -78,6 +79,9 @@ type Plan struct {
 	// that the guest was restored and remembers a session.
 	LinkToken string `json:"link_token,omitempty"`
 	Resume    bool   `json:"resume,omitempty"`
+	// Lanes is how many lanes (link.NewLane) the guest is born with. One that
+	// was restored must have as many as it had, and they are of no use.
+	Lanes int `json:"lanes,omitempty"`
 	// Network is the sandbox's network; nil: it has none.
 	Network *Network `json:"network,omitempty"`
 	// Grace is how long a sandbox outlives its owner; within it another owner
@@ -91,7 +95,7 @@ type Plan struct {
 // Request is one line that an owner sends to the supervisor.
 type Request struct {
 	// Op is one of attach, watch, pause, resume, checkpoint, stats, network,
-	// end. Attach makes the one who asks the owner, if there is none; watch only
+	// lane, end. Attach makes the one who asks the owner, if there is none; watch only
 	// has it told what becomes of the sandbox.
 	Op string `json:"op"`
 	// Dir is where a checkpoint goes.
@@ -121,6 +125,8 @@ type Reply struct {
 	Stats  *Stats `json:"stats,omitempty"`
 	// Notes are things about this sandbox that the owner should be told once.
 	Notes []string `json:"notes,omitempty"`
+	// Lane is the number of the lane whose two descriptors come with this answer.
+	Lane uint32 `json:"lane,omitempty"`
 	// RelayPID and RelayStart are which process the relay is, with the event
 	// wired and the answer to attach: an owner whose supervisor is killed must
 	// end it.
@@ -171,7 +177,8 @@ type MakerReply struct {
 
 // MakerRequest is what the maker reads from its descriptor 3. When Op is
 // "make", descriptors 4 and 5 are the guest's end of the link, to read and to
-// write, and 6 is the network namespace of a sandbox that has one.
+// write, and 6 is the network namespace of a sandbox that has one. The ends of
+// the plan's lanes follow.
 type MakerRequest struct {
 	// Op is one of make, pause, resume, checkpoint.
 	Op      string          `json:"op"`

@@ -35,6 +35,8 @@ type supervisor struct {
 	notes []string
 	ready bool
 	net   netParts
+	// lanes are the owner's ends of those that nobody has yet, by their numbers.
+	lanes []Lane
 	// makerDone gets the maker's answer.
 	makerDone chan MakerReply
 	makerLog  *os.File
@@ -118,6 +120,12 @@ func (s *supervisor) run() (reason string) {
 		}
 		guestEnd = append(guestEnd, s.net.namespace)
 	}
+	lanes, err := s.makeLanes()
+	if err != nil {
+		s.tell(Reply{Event: "failed", Error: err.Error()})
+		return ReasonFailed
+	}
+	guestEnd = append(guestEnd, lanes...)
 	relay, _ := look(s.relay.Process.Pid) // of one that has ended nothing is left to end
 	s.wired = Reply{Event: "wired", RelayPID: relay.pid, RelayStart: relay.start}
 	s.tell(s.wired)
@@ -202,6 +210,8 @@ func (s *supervisor) run() (reason string) {
 					r.Error = err.Error()
 				}
 				s.answer(l.conn, r)
+			case "lane":
+				s.giveLane(l.conn)
 			case "stats":
 				st := s.stats()
 				s.answer(l.conn, Reply{Op: req.Op, Stats: &st})

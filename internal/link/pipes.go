@@ -30,20 +30,28 @@ func (e End) Files() []*os.File { return []*os.File{e.R, e.W} }
 
 // New makes the two ends of a link.
 func New() (ours, theirs End, err error) {
+	if ours, theirs, err = pipes("link"); err != nil {
+		return ours, theirs, fmt.Errorf("cannot make the link: %w", err)
+	}
+	for _, f := range []*os.File{ours.W, theirs.W} {
+		// A user who has many pipes gets smaller ones: slower, not wrong.
+		_, _ = unix.FcntlInt(f.Fd(), unix.F_SETPIPE_SZ, pipeSize)
+	}
+	return ours, theirs, nil
+}
+
+// pipes makes two pipes, one each way.
+func pipes(name string) (ours, theirs End, err error) {
 	var a, b [2]int
 	if err := unix.Pipe2(a[:], unix.O_CLOEXEC); err != nil {
-		return ours, theirs, fmt.Errorf("cannot make the link: %w", err)
+		return ours, theirs, err
 	}
 	if err := unix.Pipe2(b[:], unix.O_CLOEXEC); err != nil {
 		unix.Close(a[0])
 		unix.Close(a[1])
-		return ours, theirs, fmt.Errorf("cannot make the link: %w", err)
+		return ours, theirs, err
 	}
-	for _, fd := range []int{a[1], b[1]} {
-		// A user who has many pipes gets smaller ones: slower, not wrong.
-		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, pipeSize)
-	}
-	file := func(fd int) *os.File { return os.NewFile(uintptr(fd), "link") }
+	file := func(fd int) *os.File { return os.NewFile(uintptr(fd), name) }
 	return End{file(a[0]), file(b[1])}, End{file(b[0]), file(a[1])}, nil
 }
 
@@ -52,8 +60,7 @@ func New() (ours, theirs End, err error) {
 func OpenEnd(r, w int) (net.Conn, error) {
 	var files [2]*os.File
 	for i, fd := range []int{r, w} {
-		var st unix.Stat_t
-		if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFIFO {
+		if !isPipe(fd) {
 			return nil, fmt.Errorf("descriptor %d is not a link's pipe", fd)
 		}
 		dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
@@ -67,6 +74,11 @@ func OpenEnd(r, w int) (net.Conn, error) {
 		files[i] = os.NewFile(uintptr(dup), "link")
 	}
 	return &pipeConn{files[0], files[1]}, nil
+}
+
+func isPipe(fd int) bool {
+	var st unix.Stat_t
+	return unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFIFO
 }
 
 // pipeConn is an end of a link as a connection.

@@ -127,6 +127,9 @@ func connect(t *testing.T, sb *sandbox.Sandbox, e *ear, servers ...Server) *Host
 	return h
 }
 
+// slower is what is told of a server that has its input and output not to itself.
+const slower = "calls take longer than they could"
+
 // ready is connect of one server that must work.
 func ready(t *testing.T, sb *sandbox.Sandbox, e *ear, s Server) *Host {
 	t.Helper()

@@ -181,9 +181,12 @@ func TestServersOnTheHost(t *testing.T) {
 	}
 	cfg := sandbox.Default()
 	cfg.Backend = sandbox.BackendHost
-	sb := open(t, cfg)
-	h := connect(t, sb, newEar(), Server{Name: "own", Command: "python3", Args: []string{script, "daemon"}}, Server{Name: "near", URL: web.URL})
+	sb, e := open(t, cfg), newEar()
+	h := connect(t, sb, e, Server{Name: "own", Command: "python3", Args: []string{script, "daemon"}}, Server{Name: "near", URL: web.URL})
 	works(t, h, "mcp_own_count", "")
+	if e.count(KindLog, slower) != 1 {
+		t.Errorf("that its input and output are not its own was not told: %+v", e.events())
+	}
 	works(t, h, "mcp_near_hello", "")
 	if err := h.Close(t.Context()); err != nil {
 		t.Error(err)

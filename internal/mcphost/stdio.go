@@ -77,11 +77,14 @@ func startPipe(ctx context.Context, sb *sandbox.Sandbox, s Server, say func(Kind
 	stdin, w := io.Pipe()
 	c.stdin = w
 	c.process, err = sb.Start(ctx, sandbox.Cmd{
-		Args: append([]string{s.Command}, s.Args...), Env: env, Tag: "mcp:" + s.Name, Stdin: stdin, Stdout: &c.stdout, Stderr: &c.stderr,
+		Args: append([]string{s.Command}, s.Args...), Env: env, Tag: "mcp:" + s.Name, Lane: true, Stdin: stdin, Stdout: &c.stdout, Stderr: &c.stderr,
 	})
 	if err != nil {
 		w.Close()
 		return nil, err
+	}
+	if why := c.process.NoLane(); why != "" {
+		say(KindLog, "calls take longer than they could: "+why)
 	}
 	go c.send()
 	go func() {

@@ -356,36 +356,7 @@ func (s suite) end(t *testing.T) {
 		equal(t, "output", res.Stdout, "begin\n")
 		gone(t, "42.1004")
 	})
-	t.Run("input that nobody reads", func(t *testing.T) {
-		r, w := io.Pipe()
-		defer w.Close()
-		fed := make(chan struct{})
-		go func() { // more than all buffers on the way hold
-			defer close(fed)
-			block := make([]byte, 64<<10)
-			for range 256 {
-				if _, err := w.Write(block); err != nil {
-					return
-				}
-			}
-		}()
-		room := s.room(t)
-		p, err := room.Start(ctx(t), sandbox.Cmd{Args: []string{"sleep", "1005"}, Stdin: r})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for range 20 { // others go on meanwhile
-			equal(t, "output of another", room.run(t, sandbox.Cmd{Shell: "wc -c", Stdin: strings.NewReader(strings.Repeat("x", 100_000))}).Stdout, "100000\n")
-		}
-		if err := p.Kill(ctx(t)); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := p.Wait(); err != nil {
-			t.Error(err)
-		}
-		r.Close()
-		<-fed
-	})
+	t.Run("input that nobody reads", func(t *testing.T) { unreadInput(t, s.room(t)) })
 	t.Run("cancelled before", func(t *testing.T) {
 		c, cancel := context.WithCancel(ctx(t))
 		cancel()
@@ -393,6 +364,36 @@ func (s suite) end(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
+}
+
+func unreadInput(t *testing.T, room *room) {
+	r, w := io.Pipe()
+	defer w.Close()
+	fed := make(chan struct{})
+	go func() { // more than all buffers on the way hold
+		defer close(fed)
+		block := make([]byte, 64<<10)
+		for range 256 {
+			if _, err := w.Write(block); err != nil {
+				return
+			}
+		}
+	}()
+	p, err := room.Start(ctx(t), sandbox.Cmd{Args: []string{"sleep", "1005"}, Stdin: r})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 { // others go on meanwhile
+		equal(t, "output of another", room.run(t, sandbox.Cmd{Shell: "wc -c", Stdin: strings.NewReader(strings.Repeat("x", 100_000))}).Stdout, "100000\n")
+	}
+	if err := p.Kill(ctx(t)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Wait(); err != nil {
+		t.Error(err)
+	}
+	r.Close()
+	<-fed
 }
 
 func write(t testing.TB, path, text string, mode os.FileMode) {

@@ -34,6 +34,7 @@ type Factory struct {
 	Checkpoint bool
 	Limits     bool // memory, processor time, processes and disk are bounded
 	Overlay    bool // the workspace can be copy-on-write
+	Lanes      bool // a command can have its input and output to itself
 	// Elsewhere: it is on another machine. Open is given no workspace and no volumes, and no other process attaches.
 	Elsewhere bool
 }
@@ -44,13 +45,18 @@ func Run(t *testing.T, f Factory) {
 	t.Run("exec", s.exec)
 	t.Run("output", s.output)
 	t.Run("end", s.end)
-	t.Run("stream", s.stream)
+	t.Run("stream", func(t *testing.T) { s.stream(t, false) })
 	t.Run("terminal", s.terminal)
 	t.Run("files", s.files)
 	t.Run("tar", s.tar)
 	t.Run("state", s.state)
 	if !f.Elsewhere {
 		t.Run("attach", s.attach)
+	}
+	if f.Lanes {
+		t.Run("lanes", s.lanes)
+	} else {
+		t.Run("no lanes", s.noLanes)
 	}
 	if f.Isolated {
 		t.Run("isolation", s.isolation)
@@ -94,6 +100,18 @@ type room struct {
 	*sandbox.Sandbox
 	ws  string // the workspace on the host; empty: it is not there
 	dir string // the same as the sandbox sees it
+	// lane has what Start starts have a lane, or the test fails.
+	lane bool
+}
+
+// Start is the sandbox's.
+func (r *room) Start(ctx context.Context, c sandbox.Cmd) (*sandbox.Process, error) {
+	c.Lane = c.Lane || r.lane
+	p, err := r.Sandbox.Start(ctx, c)
+	if err == nil && r.lane && p.NoLane() != "" {
+		err = errors.New(p.NoLane())
+	}
+	return p, err
 }
 
 func (s suite) config() sandbox.Config {

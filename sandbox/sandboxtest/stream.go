@@ -101,9 +101,10 @@ func (s suite) output(t *testing.T) {
 	})
 }
 
-// stream: commands that are used while they run.
-func (s suite) stream(t *testing.T) {
+// stream: commands that are used while they run, and may have lanes.
+func (s suite) stream(t *testing.T, lane bool) {
 	r := s.room(t)
+	r.lane = lane
 	t.Run("conversation", func(t *testing.T) {
 		out := newBuffer()
 		p, err := r.Start(ctx(t), sandbox.Cmd{Shell: `while read x; do echo "<$x>"; done; echo end`, Stdin: never(t), Stdout: out})

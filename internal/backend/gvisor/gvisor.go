@@ -32,6 +32,10 @@ import (
 // MakerName is the name under which ravi-kernel is started as the maker.
 const MakerName = "ravi-box"
 
+// lanes is how many processes of a sandbox, in its life, have their input and
+// output to themselves. Each costs two pipes from the sandbox's start.
+const lanes = 8
+
 // Backend is the gVisor backend.
 type Backend struct{}
 
@@ -74,13 +78,13 @@ func (Backend) Create(ctx context.Context, s backend.Spec) (backend.Instance, er
 		Debug:      os.Getenv("RAVI_GVISOR_DEBUG"),
 	}
 	if s.Checkpoint == "" {
-		req.LinkToken = rand.Text()
+		req.LinkToken, req.Lanes = rand.Text(), lanes
 	} else if old, err := readSaved(s.Checkpoint); err != nil {
 		return nil, err
 	} else {
-		req.LinkToken = old.LinkToken
+		req.LinkToken, req.Lanes = old.LinkToken, old.Lanes
 	}
-	req.Env = append(req.Env, link.EnvToken+"="+req.LinkToken)
+	req.Env = append(req.Env, link.EnvToken+"="+req.LinkToken, link.EnvLanes+"="+strconv.Itoa(req.Lanes))
 	if s.WorkspaceOnly {
 		req.MayMount = true
 		req.Env = append(req.Env, "RAVI_WRITABLE="+strings.Join(writable, ":"))
@@ -125,7 +129,7 @@ func (Backend) Create(ctx context.Context, s backend.Spec) (backend.Instance, er
 		ID: s.ID, Dir: s.Dir,
 		Relay: progs.Relay, Maker: progs.Kernel, MakerArgs: []string{MakerName}, Request: b,
 		Cgroup: req.Cgroup, Owner: s.Owner,
-		LinkToken: req.LinkToken, Resume: s.Checkpoint != "",
+		LinkToken: req.LinkToken, Resume: s.Checkpoint != "", Lanes: req.Lanes,
 	}
 	if !rootless {
 		plan.RelayUID = req.IDBase + idCount

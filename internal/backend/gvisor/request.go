@@ -39,6 +39,9 @@ type Request struct {
 	Network bool `json:"network,omitempty"`
 	// LinkToken divides the link into sessions.
 	LinkToken string `json:"link_token"`
+	// Lanes is how many lanes the guest is born with. The maker is given its ends
+	// as the descriptors that follow.
+	Lanes int `json:"lanes,omitempty"`
 	// Checkpoint is where to restore from.
 	Checkpoint string `json:"checkpoint,omitempty"`
 }

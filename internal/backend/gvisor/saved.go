@@ -13,7 +13,7 @@ const savedFile = "ravi.json"
 
 // saved is what is kept of the sandbox that was saved: what one restored from
 // it must have in common with it, since the kernel refuses, or worse misreads,
-// what differs; and its link's token.
+// what differs; its link's token, and how many lanes it was born with.
 type saved struct {
 	Kernel string   `json:"kernel"`
 	Image  string   `json:"image"`
@@ -21,10 +21,11 @@ type saved struct {
 	Mounts []string `json:"mounts"` // guest paths and kinds, in their order
 
 	LinkToken string `json:"link_token"`
+	Lanes     int    `json:"lanes,omitempty"`
 }
 
 func savedOf(r Request, kernel string) saved {
-	s := saved{Kernel: kernel, Image: filepath.Base(r.Image), Memory: r.Memory, LinkToken: r.LinkToken}
+	s := saved{Kernel: kernel, Image: filepath.Base(r.Image), Memory: r.Memory, LinkToken: r.LinkToken, Lanes: r.Lanes}
 	for _, m := range r.Mounts {
 		s.Mounts = append(s.Mounts, fmt.Sprintf("%s read_only=%t overlay=%t", m.Guest, m.ReadOnly, m.Overlay))
 	}

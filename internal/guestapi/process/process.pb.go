@@ -353,7 +353,10 @@ type StartRequest struct {
 	Stdin *bool `protobuf:"varint,4,opt,name=stdin,proto3,oneof" json:"stdin,omitempty"`
 	// Variables whose values are not valid UTF-8, which `envs` cannot carry.
 	// They win over `envs` of the same name.
-	RawEnvs       map[string][]byte `protobuf:"bytes,100,rep,name=raw_envs,json=rawEnvs,proto3" json:"raw_envs,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	RawEnvs map[string][]byte `protobuf:"bytes,100,rep,name=raw_envs,json=rawEnvs,proto3" json:"raw_envs,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// The number of the lane that becomes its standard input and output, of which
+	// nothing passes here then. One that is not there, or was used, is refused.
+	Lane          *uint32 `protobuf:"varint,101,opt,name=lane,proto3,oneof" json:"lane,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -421,6 +424,13 @@ func (x *StartRequest) GetRawEnvs() map[string][]byte {
 		return x.RawEnvs
 	}
 	return nil
+}
+
+func (x *StartRequest) GetLane() uint32 {
+	if x != nil && x.Lane != nil {
+		return *x.Lane
+	}
+	return 0
 }
 
 type UpdateRequest struct {
@@ -1799,19 +1809,21 @@ const file_process_process_proto_rawDesc = "" +
 	"\bterminal\x18e \x01(\bR\bterminalB\x06\n" +
 	"\x04_tag\"B\n" +
 	"\fListResponse\x122\n" +
-	"\tprocesses\x18\x01 \x03(\v2\x14.process.ProcessInfoR\tprocesses\"\xac\x02\n" +
+	"\tprocesses\x18\x01 \x03(\v2\x14.process.ProcessInfoR\tprocesses\"\xce\x02\n" +
 	"\fStartRequest\x120\n" +
 	"\aprocess\x18\x01 \x01(\v2\x16.process.ProcessConfigR\aprocess\x12#\n" +
 	"\x03pty\x18\x02 \x01(\v2\f.process.PTYH\x00R\x03pty\x88\x01\x01\x12\x15\n" +
 	"\x03tag\x18\x03 \x01(\tH\x01R\x03tag\x88\x01\x01\x12\x19\n" +
 	"\x05stdin\x18\x04 \x01(\bH\x02R\x05stdin\x88\x01\x01\x12=\n" +
-	"\braw_envs\x18d \x03(\v2\".process.StartRequest.RawEnvsEntryR\arawEnvs\x1a:\n" +
+	"\braw_envs\x18d \x03(\v2\".process.StartRequest.RawEnvsEntryR\arawEnvs\x12\x17\n" +
+	"\x04lane\x18e \x01(\rH\x03R\x04lane\x88\x01\x01\x1a:\n" +
 	"\fRawEnvsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01B\x06\n" +
 	"\x04_ptyB\x06\n" +
 	"\x04_tagB\b\n" +
-	"\x06_stdin\"p\n" +
+	"\x06_stdinB\a\n" +
+	"\x05_lane\"p\n" +
 	"\rUpdateRequest\x122\n" +
 	"\aprocess\x18\x01 \x01(\v2\x18.process.ProcessSelectorR\aprocess\x12#\n" +
 	"\x03pty\x18\x02 \x01(\v2\f.process.PTYH\x00R\x03pty\x88\x01\x01B\x06\n" +

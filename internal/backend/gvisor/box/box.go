@@ -24,6 +24,7 @@ import (
 	"ravi/internal/backend/gvisor"
 	"ravi/internal/backend/gvisor/box/filter"
 	"ravi/internal/keeper"
+	"ravi/internal/link"
 )
 
 // Name is what the program is called when it is to make a sandbox.
@@ -81,12 +82,25 @@ func serve() int {
 func do(req keeper.MakerRequest, r gvisor.Request) (notes []string, err error) {
 	switch req.Op {
 	case "make":
-		return create(r, map[int]*os.File{3: os.NewFile(4, "link"), 4: os.NewFile(5, "link")})
+		return create(r, guestFiles(r))
 	case "pause", "resume", "checkpoint":
 		return nil, operate(req.Op, req.Dir, r)
 	default:
 		return nil, fmt.Errorf("unknown request %q", req.Op)
 	}
+}
+
+// guestFiles are the descriptors of the guest agent: its ends of the link and of
+// the lanes, which lie behind the network namespace here.
+func guestFiles(r gvisor.Request) map[int]*os.File {
+	files, next := map[int]*os.File{3: os.NewFile(4, "link"), 4: os.NewFile(5, "link")}, networkFD
+	if r.Network {
+		next++
+	}
+	for i := range 2 * r.Lanes {
+		files[link.FirstLane+i] = os.NewFile(uintptr(next+i), "lane")
+	}
+	return files
 }
 
 // hinted is an error with what mends it.
