@@ -25,6 +25,8 @@ import (
 	"ravi/internal/filelock"
 	"ravi/internal/keeper"
 	"ravi/internal/network/policy"
+	"ravi/internal/programs"
+	"ravi/internal/rootfs"
 )
 
 // Options are of New.
@@ -106,6 +108,16 @@ func New(ctx context.Context, o Options) (_ *Runner, err error) {
 		return nil, err
 	}
 	return r, nil
+}
+
+// Prepare lays out what sandboxes are made with, which takes seconds the first time: otherwise the first one waits for it.
+// An error says that this machine can make none.
+func (r *Runner) Prepare(ctx context.Context) error {
+	if _, err := programs.Find(ctx, r.home); err != nil {
+		return err
+	}
+	_, err := rootfs.Prepare(r.home, rootfs.HostImage)
+	return err
 }
 
 // Close lets another runner work in the home. No session may be served any more.

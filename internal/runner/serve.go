@@ -55,7 +55,7 @@ type served struct {
 }
 
 // Serve makes the sandbox that a session asks for, and serves it until the session or ctx ends; then the sandbox ends, and
-// Serve returns. name is whom the log names.
+// Serve returns: nil if it was the session that ended, or the sandbox. name is whom the log names.
 func (r *Runner) Serve(ctx context.Context, session remote.Session, name string) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -78,7 +78,14 @@ func (r *Runner) Serve(ctx context.Context, session remote.Session, name string)
 			cancel(errTooLate)
 		}
 	}()
+	var stopped atomic.Bool // from this side
 	hangUp := context.AfterFunc(ctx, func() {
+		select {
+		case <-session.Done():
+			return
+		default:
+			stopped.Store(true)
+		}
 		select {
 		case <-s.asked: // the session ends with the sandbox
 		default:
@@ -106,7 +113,7 @@ func (r *Runner) Serve(ctx context.Context, session remote.Session, name string)
 	}
 	s.work.Wait()
 	session.Close()
-	if why := context.Cause(ctx); !errors.Is(why, errOver) {
+	if why := context.Cause(ctx); stopped.Load() && !errors.Is(why, errOver) {
 		return why
 	}
 	return nil

@@ -16,6 +16,14 @@ import (
 
 func TestPlainSandbox(t *testing.T) {
 	g := newRig(t, Options{})
+	if err := g.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"lib/*/ravi-kernel", "images/host-*"} {
+		if found, _ := filepath.Glob(filepath.Join(g.Runner.home, dir)); len(found) != 1 {
+			t.Errorf("prepared is %v", found)
+		}
+	}
 	sb := g.open(t, nil)
 	if got := sh(t, sb, "echo hello; pwd"); got != "hello\n/workspace\n" {
 		t.Errorf("got %q", got)
