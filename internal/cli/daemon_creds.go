@@ -23,7 +23,7 @@ func (d *daemonBus) orderBus(ctx context.Context, t dispatch.Try, work agentsWor
 	if err != nil {
 		return nil, err
 	}
-	o := &orderBus{URL: d.bus.URL(), CA: d.bus.Trust().CA, Runner: t.Runner, Try: t.Work.Tries}
+	o := &orderBus{URL: d.bus.URL(), Trust: d.bus.Trust(), Runner: t.Runner, Try: t.Work.Tries}
 	if connect.on {
 		if err := d.warden.Watch(ctx, t.Work.Client); err != nil && !errors.Is(err, bus.ErrExternal) {
 			return nil, err

@@ -44,7 +44,7 @@ func busOfGuest(home string, o *orderBus) (*runs.Bus, error) {
 	}
 	return &runs.Bus{
 		Serve: func(ctx context.Context, conn net.Conn) error {
-			return bus.Bridge(ctx, conn, o.URL, bus.Trust{CA: o.CA})
+			return bus.Bridge(ctx, conn, o.URL, o.Trust)
 		},
 		Credential: o.Guest, Secrets: []string{cred.Seed.Reveal()},
 		Renew: func(ctx context.Context) (string, error) {
@@ -64,7 +64,7 @@ func goElsewhere(ctx context.Context, home string, o order, opts *runs.Options) 
 	if err != nil {
 		return nil, err
 	}
-	nc, err := bus.Dial(ctx, o.Bus.URL, cred, bus.WithTrust(bus.Trust{CA: o.Bus.CA}), bus.WithRenewal(renewal(home, cred)))
+	nc, err := bus.Dial(ctx, o.Bus.URL, cred, bus.WithTrust(o.Bus.Trust), bus.WithRenewal(renewal(home, cred)))
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 
 	"ravi/internal/access"
 	"ravi/internal/adapter"
+	"ravi/internal/bus"
 	"ravi/internal/command"
 	"ravi/internal/contextkey"
 	"ravi/internal/procid"
@@ -123,8 +124,8 @@ type order struct {
 
 // orderBus is how the process of a run reaches the bus.
 type orderBus struct {
-	URL string `json:"url"`
-	CA  string `json:"ca,omitempty"` // a file
+	URL   string    `json:"url"`
+	Trust bus.Trust `json:"trust"`
 	// Guest is the credential of what runs in the sandbox, as a file of credentials has it; empty: it has none.
 	Guest string `json:"guest,omitempty"`
 	// Runner lends the sandbox, and Peer is its public key; empty: this machine. Credential is the run's own for that, and
