@@ -225,3 +225,39 @@ func TestACheckThatHangs(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// What somebody owns who lives, or may still be at, is no leak: not its record, its folder, its control group or its mount.
+func TestWhatLivesIsNoLeak(t *testing.T) {
+	b := newBed(t)
+	self, err := procid.Self()
+	b.must(err)
+	var row store.Sandbox
+	b.with(func(s *store.Store) (err error) {
+		row, err = s.InsertSandbox(t.Context(), store.Sandbox{Owner: self, Seen: store.SeenRunning})
+		return err
+	})
+	b.must(os.MkdirAll(b.path("sandboxes/"+row.ID), 0o700))
+	b.must(os.Chtimes(b.path("sandboxes/"+row.ID), time.Time{}, time.Now().Add(-time.Hour)))
+	b.must(os.MkdirAll(b.path("sandboxes/sbxbegun"), 0o700)) // a moment ago, and not recorded yet
+	b.must(os.MkdirAll(b.path("cgroup/ravi/"+row.ID), 0o700))
+	b.write("mountinfo", "1 2 0:1 / "+b.path("sandboxes/"+row.ID)+"/work rw - tmpfs ravi rw\n", 0o600)
+	b.machine = func(p *patient) {
+		fakeCgroups(b)(p)
+		p.mountinfo = b.path("mountinfo")
+	}
+	for _, check := range []string{"leaks.sandboxes", "leaks.cgroups", "leaks.mounts"} {
+		if r := b.examine(check); len(r.Findings) > 0 || r.Checks[0].Status != Pass {
+			t.Errorf("%+v", r)
+		}
+	}
+	b.with(func(s *store.Store) error {
+		_, err := s.UpdateSandboxState(t.Context(), row.ID, store.SeenEnded, "test")
+		return err
+	})
+	for check, id := range map[string]string{"leaks.sandboxes": "leaks.sandbox", "leaks.cgroups": "leaks.cgroup", "leaks.mounts": "leaks.mount"} {
+		r := b.examine(check)
+		if f, ok := find(r, id); !ok || !strings.Contains(f.Evidence[0], row.ID) || len(f.Evidence) != 1 {
+			t.Errorf("it is over, and what is left of it is not found: %+v", r)
+		}
+	}
+}

@@ -94,3 +94,24 @@ func TestDoctorWithoutUserNamespaces(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// A daemon that is made anew takes over what it had: a sandbox goes on, with what is in it.
+func TestRestartKeepsSandboxes(t *testing.T) {
+	w := newWorld(t)
+	w.ravi("daemon", "start").want(0)
+	t.Cleanup(func() { w.ravi("daemon", "stop").want(0) })
+	w.ravi("sandbox", "create", "--name", "kept").want(0)
+	w.ravi("sandbox", "exec", "kept", "--", "sh", "-c", "echo here >/tmp/mark").want(0)
+	for _, args := range [][]string{{"daemon", "restart"}, {"daemon", "restart", "--recreate"}} {
+		w.ravi(args...).want(0)
+		eventually(t, "the sandbox has its new owner", func() bool {
+			return strings.Contains(w.ravi("daemon", "status", "--json").stdout, `"sbx`)
+		})
+		if r := w.ravi("sandbox", "exec", "kept", "--", "cat", "/tmp/mark").want(0); r.stdout != "here\n" {
+			t.Errorf("after %v it holds %q", args, r.stdout)
+		}
+	}
+	if r := w.diagnosed(0, "--strict", "--only", "leaks,daemon"); len(r.Findings) > 0 {
+		t.Errorf("%+v", r.Findings)
+	}
+}
