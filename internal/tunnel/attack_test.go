@@ -117,12 +117,16 @@ func TestStopsWithoutEndAreBounded(t *testing.T) {
 		stop(2*i + 5)
 	}
 	out = append(out, muxFrame(muxWindow, muxSyn, 3, 0)...)
-	stop(3)
 	if _, err := peer.Write(out); err != nil {
 		t.Fatal(err)
 	}
 	a, err := s.Accept()
 	if err != nil {
+		t.Fatal(err)
+	}
+	out = out[:0]
+	stop(3) // when this one is heeded, all before it were looked at
+	if _, err := peer.Write(out); err != nil {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(20 * time.Second); !a.(*Stream).stopped.Load(); time.Sleep(time.Millisecond) {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -168,6 +169,44 @@ func (c *cable) set(cut, hang bool) {
 			_ = conn.Close()
 		}
 		clear(c.conns)
+	}
+}
+
+// brittle is a dialer whose connections fail to write when told so.
+type brittle struct{ broken atomic.Bool }
+
+type brittleConn struct {
+	net.Conn
+	b *brittle
+}
+
+func (b *brittle) Dial(network, address string) (net.Conn, error) {
+	c, err := net.Dial(network, address)
+	return brittleConn{c, b}, err
+}
+
+func (c brittleConn) Write(p []byte) (int, error) {
+	if c.b.broken.Load() {
+		return 0, errors.New("broken pipe")
+	}
+	return c.Conn.Write(p)
+}
+
+// A socket that breaks under a write is the bus being away, and no end of a session.
+func TestBrokenSocketIsALoss(t *testing.T) {
+	n := startNATS(t)
+	d := &brittle{}
+	nc, err := nats.Connect("nats://"+n.addr(), nats.SetCustomDialer(d), nats.MaxReconnects(-1), nats.ReconnectWait(time.Millisecond),
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	d.broken.Store(true)
+	for range 100 {
+		if err := (natsBus{nc}).publish("x", make([]byte, maxPacket)); err != nil && !errors.Is(err, errDown) {
+			t.Fatal(err)
+		}
 	}
 }
 
