@@ -46,6 +46,7 @@ type world struct {
 	home string // RAVI_HOME
 	user string // HOME
 	env  []string
+	at   *host // where it runs; nil: here
 }
 
 func newWorld(t *testing.T) *world {
@@ -89,7 +90,8 @@ func (w *world) finish(cmd *exec.Cmd) *result {
 	if cmd.Stderr == nil {
 		cmd.Stderr = &errs
 	}
-	err := cmd.Run()
+	var err error
+	w.at.do(w.t, func() { err = cmd.Run() })
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		w.t.Fatalf("starting ravi: %v", err)
