@@ -50,6 +50,9 @@ const (
 	KeyRevoke      = "key.revoke"
 	LeaseIssue     = "lease.issue" // of a run's model lease
 	LeaseRevoke    = "lease.revoke"
+	BusIssue       = "bus.issue" // of a run's credentials for the bus; those of others are commands
+	BusRevoke      = "bus.revoke"
+	WorkBegin      = "work.begin"   // a run for a message, as the operator said of the agent; its object is the work
 	ModelCall      = "model.call"   // a call of a model, before it is sent
 	ModelAnswer    = "model.answer" // what is kept of the answer to one, where a run keeps it
 	// What became of a command that an agent has to ask for; refuse is of one for which nobody could be asked.

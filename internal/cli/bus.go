@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"ravi/internal/audit"
 	"ravi/internal/bus"
 	"ravi/internal/command"
 	"ravi/internal/daemon"
@@ -238,6 +239,11 @@ func (d *daemonBus) mint(ctx context.Context, r bus.Request) (bus.Credential, st
 	}
 	if r.User != "" { // it is renewed, and its record stays
 		return cred, store.BusCredential{}, d.st.SlideBusCredentials(ctx, r.RunID, cred.Expires)
+	}
+	if r.RunID != "" {
+		if err := d.audit.Append(ctx, audit.Record{Action: audit.BusIssue, Object: cred.User, Decision: store.Allowed, RunID: r.RunID}); err != nil {
+			return cred, store.BusCredential{}, err
+		}
 	}
 	row, err := d.st.InsertBusCredential(ctx, store.BusCredential{
 		ID: cred.User, Kind: string(r.Kind), Name: r.Name, Client: r.Account, RunID: r.RunID, XKey: cred.XPublic, ExpiresAt: &cred.Expires,

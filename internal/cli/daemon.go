@@ -241,7 +241,7 @@ func serveDaemon(ctx context.Context, env *command.Env, drain time.Duration, kee
 	}
 	var own *daemonBus
 	if !file.Bus.Off() {
-		own = &daemonBus{home: o.Home, file: file, st: o.Store, log: o.Log, newEnv: s.NewEnv}
+		own = &daemonBus{home: o.Home, file: file, st: o.Store, log: o.Log, audit: audit.Log{Store: o.Store, Head: head}, newEnv: s.NewEnv}
 		o.Bus = own
 	}
 	d := daemon.New(o)

@@ -18,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"ravi/internal/access"
+	"ravi/internal/audit"
 	"ravi/internal/bus"
 	"ravi/internal/command"
 	"ravi/internal/config"
@@ -36,6 +37,8 @@ type daemonBus struct {
 	file *config.Config
 	st   *store.Store
 	log  *slog.Logger
+	// audit is where what is decided here is written down.
+	audit audit.Log
 	// newEnv makes what a run is started in.
 	newEnv func() *command.Env
 
@@ -184,6 +187,11 @@ func (d *daemonBus) beginIn(ctx context.Context, env *command.Env, t dispatch.Tr
 		return err
 	}
 	m, err := d.st.Message(ctx, t.Work.MessageID)
+	if err != nil {
+		return err
+	}
+	// Who sent the message could do that. That it becomes this run is what the operator said of the agent.
+	err = d.audit.Append(ctx, audit.Record{Action: audit.WorkBegin, Object: t.Work.ID, Decision: store.Allowed, Caller: t.Work.CreatedBy, RunID: t.RunID})
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"ravi/internal/audit"
 	"ravi/internal/bus"
 	"ravi/internal/dispatch"
 	"ravi/internal/store"
@@ -47,7 +48,7 @@ func (d *daemonBus) orderBus(ctx context.Context, t dispatch.Try, work agentsWor
 		return nil, err
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("the runner %s has no credential that holds", t.Runner)
+		return nil, fmt.Errorf("%w: %s has no credential that holds", dispatch.ErrNoRunner, t.Runner)
 	}
 	cred, _, err := d.mint(ctx, bus.Request{Kind: bus.KindOwner, Name: t.RunID, RunID: t.RunID, TTL: runCredTTL})
 	if err != nil {
@@ -105,8 +106,13 @@ func (d *daemonBus) endCredentials(ctx context.Context, runID string) error {
 		return err
 	}
 	accounts := map[string]bool{}
+	var rows []audit.Record
 	for _, c := range had {
 		accounts[c.Client] = true
+		rows = append(rows, audit.Record{Action: audit.BusRevoke, Object: c.ID, Decision: store.Allowed, RunID: runID, Reason: "the run is over"})
+	}
+	if err := d.audit.Append(ctx, rows...); err != nil {
+		return err
 	}
 	for account := range accounts {
 		// A server that is not ours lets it hold to its end, which is an hour at most.

@@ -130,6 +130,12 @@ func TestARunOnTheBus(t *testing.T) {
 	eventually(t, "the end of their credentials", func() bool {
 		return !strings.Contains(w.ravi("bus", "creds", "ls").want(0).stdout, "guest") || w.works()[0].Status != "done"
 	})
+	trail := w.ravi("audit", "tail", "--limit", "200").want(0).stdout
+	for _, action := range []string{"work.begin", "bus.issue", "bus.revoke"} {
+		if n := strings.Count(trail, action); n < 2 {
+			t.Errorf("the audit has %d of %s", n, action)
+		}
+	}
 	w.ravi("bus", "creds", "revoke", "watcher").want(0)
 	eventually(t, "the cut", func() bool { return !control.IsConnected() })
 }
