@@ -137,7 +137,9 @@ func (l *login) options(ctx context.Context, c Credential, secure bool) ([]nats.
 		nats.Name(c.Name), nats.CustomInboxPrefix(c.Inbox()), nats.UserJWT(l.jwt, l.sign),
 		nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort(), nats.CustomReconnectDelay(l.delay),
 		// What a server says of others is not followed: they would have other names in their certificates.
-		nats.IgnoreDiscoveredServers(), nats.PingInterval(10 * time.Second), nats.MaxPingsOutstanding(2),
+		nats.IgnoreDiscoveredServers(), nats.PingInterval(5 * time.Second), nats.MaxPingsOutstanding(2),
+		// A write into a full socket holds the client's lock, and until it gives up nobody finds out that the line is dead.
+		nats.FlusherTimeout(5 * time.Second),
 		nats.Timeout(timeout(ctx)), nats.ErrorHandler(l.complain), nats.ClosedHandler(l.closed),
 		nats.ReconnectHandler(func(*nats.Conn) { l.taken() }),
 	}

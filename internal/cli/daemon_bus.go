@@ -139,7 +139,7 @@ func openBus(ctx context.Context, home string, file *config.Config, log *slog.Lo
 		Dir: filepath.Join(home, busFolder), Home: home, Host: host, Port: port, AllowFrom: b.AllowFrom, MaxStore: b.MaxStoreMB << 20, Log: log,
 	}
 	if b.TLSCert != "" {
-		o.TLS = &bus.TLS{Cert: b.TLSCert, Key: b.TLSKey}
+		o.TLS = &bus.TLS{Cert: b.TLSCert, Key: b.TLSKey, CA: b.CA}
 	}
 	if w := b.WebSocket; w != nil {
 		o.WebSocket = &bus.WebSocket{Host: w.Host, Port: w.Port, Origins: w.Origins}

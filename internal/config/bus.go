@@ -18,14 +18,14 @@ type Bus struct {
 	Host string `json:"host"`
 	// Port is missing for 4222; 0 is any free one. RAVI_BUS_PORT goes before it.
 	Port *int `json:"port"`
-	// TLSCert and TLSKey are files, as PEM.
+	// TLSCert and TLSKey are files, as PEM. They are set one after the other, so that one is missing is for the start to refuse.
 	TLSCert string `json:"tls_cert"`
 	TLSKey  string `json:"tls_key"`
 	// AllowFrom are the networks from which it may be reached besides loopback; empty: any. It is no lock, only a further one.
 	AllowFrom []netip.Prefix `json:"allow_from"`
 	WebSocket *BusWebSocket  `json:"websocket"`
 	// URL is a NATS server or cluster to use in place of our own, Creds a file with credentials for it, AccountKey one with
-	// the key that signs users of its account, and CA one with the authority of its certificate.
+	// the key that signs users of its account. CA is one with the authority of the certificate, also of our own.
 	URL        string   `json:"url"`
 	Creds      string   `json:"creds"`
 	AccountKey string   `json:"account_key"`
@@ -66,10 +66,8 @@ func (b *Bus) UnmarshalJSON(data []byte) error {
 		return fmt.Errorf("port is %d, which is no port", *b.Port)
 	case b.MaxStoreMB < 0 || b.MaxStoreMB > mostStoreMB:
 		return fmt.Errorf("max_store_mb is %d, which is no number of MiB", b.MaxStoreMB)
-	case (b.TLSCert == "") != (b.TLSKey == ""):
-		return fmt.Errorf("tls_cert and tls_key belong together, and one is missing")
-	case b.URL == "" && (b.Creds != "" || b.AccountKey != "" || b.CA != ""):
-		return fmt.Errorf("creds, account_key and ca are about the server of url, which is missing")
+	case b.URL == "" && (b.Creds != "" || b.AccountKey != ""):
+		return fmt.Errorf("creds and account_key are about the server of url, which is missing")
 	case b.URL != "" && b.Creds == "":
 		return fmt.Errorf("url is given without creds: nothing connects to a bus without a credential")
 	case b.URL != "" && (b.Host != "" || b.Port != nil || b.TLSCert != "" || b.WebSocket != nil || b.Leaf != nil || len(b.AllowFrom) > 0):

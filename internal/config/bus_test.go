@@ -13,7 +13,7 @@ func TestBus(t *testing.T) {
 		`{"leaf": {"url": "tls://hub.example", "creds": "/c", "ca": "/ca"}}`:                             "",
 		`{"port": 70000}`:     "no port",
 		`{"port": -1}`:        "no port",
-		`{"tls_cert": "c"}`:   "belong together",
+		`{"tls_cert": "c"}`:   "",
 		`{"creds": "/c"}`:     "which is missing",
 		`{"url": "nats://x"}`: "without creds",
 		`{"url": "nats://x", "creds": "/c", "host": "0.0.0.0"}`: "no meaning",
