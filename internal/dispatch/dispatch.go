@@ -66,6 +66,9 @@ type Try struct {
 // ErrNever says that work cannot be done, however often it is tried. Its text is for people.
 var ErrNever = errors.New("it cannot be done")
 
+// ErrNoRunner says that a try's runner lends nothing any more. The work is no worse for it: it goes to another one.
+var ErrNoRunner = errors.New("the runner lends nothing any more")
+
 const (
 	defaultTries = 3
 	lookEvery    = 50 * time.Millisecond // at what was written
@@ -453,10 +456,14 @@ func (d *Dispatcher) began(ctx context.Context, s started) {
 	if s.err == nil || ctx.Err() != nil {
 		return
 	}
-	err := error(nil)
-	if errors.Is(s.err, ErrNever) {
+	var err error
+	switch {
+	case errors.Is(s.err, ErrNever):
 		err = d.fail(ctx, s.try.Work, s.err.Error())
-	} else {
+	case errors.Is(s.err, ErrNoRunner):
+		d.o.Runners.forget(s.try.Runner)
+		err = d.retry(ctx, s.try.Work, s.err.Error(), false)
+	default:
 		err = d.retry(ctx, s.try.Work, s.err.Error(), true)
 	}
 	if err != nil {

@@ -102,6 +102,13 @@ func (r *Runners) hear(m *nats.Msg) {
 	}
 }
 
+// forget has a runner take nothing until it is heard again.
+func (r *Runners) forget(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.of, name)
+}
+
 // places are the runners that can be reached and have room; used is how much of our work each has.
 func (r *Runners) places(used map[string]int) (out []*place) {
 	if r == nil {
