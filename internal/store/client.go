@@ -69,6 +69,9 @@ func (s *Store) InsertClient(ctx context.Context, c Client) (Client, error) {
 		return Client{}, err
 	}
 	err := s.tx(ctx, func(tx *sql.Tx) error {
+		if _, err := clientNamed(ctx, tx, c.Name); err == nil {
+			return fmt.Errorf("a client with the name %q: %w", c.Name, ErrExists)
+		}
 		if err := clients.insert(ctx, tx, &c); err != nil {
 			return err
 		}
