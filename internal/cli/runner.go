@@ -37,9 +37,10 @@ bus of that one and a credential for it, and nothing else: it dials out and
 listens nowhere. What its sandboxes do with keys, secrets and models leaves from
 there; none of these comes here.
 
-It keeps what it needs in runner/ in Ravi's home. Asked to end (Ctrl-C, SIGTERM)
-it takes nothing new, lets what is under way end, and ends; asked again it ends
-at once, and its runs are done elsewhere.`,
+It keeps what it needs in runner/ in Ravi's home. What network.always_deny of
+config.json here names no sandbox reaches, whatever is said there. Asked to end
+(Ctrl-C, SIGTERM) it takes nothing new, lets what is under way end, and ends;
+asked again it ends at once, and its runs are done elsewhere.`,
 		Examples: []command.Example{
 			{What: "where Ravi is", Line: "ravi bus creds issue --runner far --out far.creds"},
 			{What: "on this machine", Line: "ravi runner --bus tls://ravi.example.com:4222 --creds far.creds --ca ca.pem"},
@@ -76,15 +77,27 @@ func runRunner(ctx context.Context, env *command.Env, in runnerInput) (none stru
 	if err != nil {
 		return none, err
 	}
+	file, err := env.Config()
+	if err != nil {
+		return none, err
+	}
+	own, err := networkOf(file)
+	if err != nil {
+		return none, err
+	}
 	log := daemon.NewLogger(env.Stderr, env.StderrTerminal)
 	programs.LayOutApart()
 	r, err := runner.New(ctx, runner.Options{
-		Home: filepath.Join(home, "runner"), Capacity: runner.Capacity{Sandboxes: in.Capacity, CPUs: in.CPUs, MemoryMiB: in.Memory}, Log: log,
+		Home: filepath.Join(home, "runner"), Capacity: runner.Capacity{Sandboxes: in.Capacity, CPUs: in.CPUs, MemoryMiB: in.Memory},
+		AlwaysDeny: own.floor().AlwaysDeny, Log: log,
 	})
 	if err != nil {
 		return none, err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
+	if err := r.Prepare(ctx); err != nil {
+		return none, err
+	}
 	ended := make(chan error, 1)
 	nc, err := bus.Dial(ctx, in.Bus, cred, bus.WithTrust(bus.Trust{CA: in.CA}), bus.WithLog(log), bus.WithRenewal(bus.RenewFile(in.Creds)), bus.Persist(),
 		bus.WithEnd(func(err error) { ended <- err }))

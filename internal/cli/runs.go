@@ -337,6 +337,9 @@ func cancelRun(ctx context.Context, env *command.Env, in runsOneInput) (store.Ru
 		return r, err
 	}
 	for _, b := range boxes {
+		if b.Dir == "" {
+			continue // it is on a runner: the run ends it when it finds itself canceled
+		}
 		sweeper, err := env.Sweeper(ctx)
 		if err != nil {
 			return r, err
