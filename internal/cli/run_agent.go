@@ -131,13 +131,13 @@ func tighter[N int64 | float64](a, b N) N {
 	return min(a, b)
 }
 
-// programOf is the program that was named, or that of the agent whom the run is for when no command is given.
+// programOf is the program that was named, or that of the agent whom the run is for. With a command that is command, or none.
 func programOf(ctx context.Context, env *command.Env, in *runInput, st *store.Store) (p adapter.Program, ok bool, err error) {
 	if p, ok = adapter.Lookup(in.Agent); ok {
 		in.Agent = ""
 		return p, true, nil
 	}
-	if len(in.Command) > 0 {
+	if len(in.Command) > 0 && in.Agent == "" && in.Session == "" && in.TaskID == "" {
 		return p, false, nil
 	}
 	var o runs.Options
@@ -145,14 +145,14 @@ func programOf(ctx context.Context, env *command.Env, in *runInput, st *store.St
 	if err := runSubject(ctx, env, *in, &o); err != nil {
 		return p, false, err
 	}
-	if in.Task == "" {
+	if in.Task == "" && len(in.Command) == 0 {
 		in.Task = o.Task
 	}
 	if o.AgentID == "" {
 		return p, false, nil
 	}
 	agent, err := st.Agent(ctx, o.AgentID)
-	if err != nil || agent.Program == "" {
+	if err != nil || agent.Program == "" || len(in.Command) > 0 && agent.Program != adapter.Command {
 		return p, false, err
 	}
 	if p, ok = adapter.Lookup(agent.Program); !ok {

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -31,6 +32,8 @@ type host struct {
 	addr string
 	plug string // the end of its cable at the switch
 	lan  *lan
+	// mounts is a mount namespace, if it has one of its own.
+	mounts *os.File
 }
 
 // do does something on the host, with its network; with none, here. It must not end the test.
@@ -47,6 +50,9 @@ func (h *host) do(t *testing.T, f func()) {
 		if err == nil {
 			err = unix.Setns(fd, unix.CLONE_NEWNET)
 			unix.Close(fd)
+		}
+		if err == nil && h.mounts != nil {
+			err = errors.Join(unix.Unshare(unix.CLONE_FS), unix.Setns(int(h.mounts.Fd()), unix.CLONE_NEWNS))
 		}
 		if err == nil {
 			f()
@@ -136,7 +142,12 @@ func newLAN(t *testing.T, config map[string]any) *lan {
 	must(t, os.WriteFile(filepath.Join(l.home, "config.json"), b, 0o600))
 	l.st, err = store.Open(t.Context(), l.home)
 	must(t, err)
-	t.Cleanup(func() { l.st.Close() })
+	t.Cleanup(func() {
+		l.st.Close()
+		if l.at.mounts != nil {
+			l.at.mounts.Close()
+		}
+	})
 	t.Cleanup(func() { l.ravi("daemon", "stop") })
 	return l
 }
