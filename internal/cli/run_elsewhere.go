@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"ravi/internal/backend/remote"
@@ -68,17 +69,18 @@ func goElsewhere(ctx context.Context, home string, o order, opts *runs.Options) 
 	if err != nil {
 		return nil, err
 	}
-	dials := 0 // a run dials one after the other
+	var dials atomic.Int64 // sub-agents dial side by side
 	opts.Elsewhere = func(ctx context.Context) (remote.Session, error) {
 		const mostOfATry = 1000 // sessions: of the run, and of each sub-agent
-		name := tunnel.Name{Runner: o.Bus.Runner, RunID: o.RunID, Try: o.Bus.Try*mostOfATry + dials%mostOfATry}
-		dials++
+		name := tunnel.Name{Runner: o.Bus.Runner, RunID: o.RunID, Try: o.Bus.Try*mostOfATry + int(dials.Add(1)-1)%mostOfATry}
 		down, up := name.Subjects()
 		ctx, cancel := context.WithTimeoutCause(ctx, reachRunner, fmt.Errorf("the runner %s did not answer within %v", o.Bus.Runner, reachRunner))
 		defer cancel()
 		s, err := tunnel.Dial(ctx, tunnel.Config{Conn: nc, Send: down, Receive: up, Self: self, Peer: o.Bus.Peer})
 		if errors.Is(err, tunnel.ErrBusy) {
 			err = fmt.Errorf("%w: %w", remote.ErrFull, err)
+		} else if errors.Is(err, tunnel.ErrUnanswered) {
+			err = fmt.Errorf("%w: %w", runs.ErrNotReached, err)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("reaching the runner %s: %w", o.Bus.Runner, err)

@@ -77,6 +77,8 @@ const (
 	beatEvery    = 10 * time.Second
 	// mostPublished is how much is put on the bus at once.
 	mostPublished = 500
+	// waitForOther is how long work whose try came to nothing waits for another runner than the one of that.
+	waitForOther = 30 * time.Second
 	// mostStarting bounds the processes that are being started at once: each takes a processor for a while.
 	mostStarting = 8
 )
@@ -230,8 +232,12 @@ func (d *Dispatcher) concludeOne(ctx context.Context, w store.Work) error {
 	case r.Status == store.RunError && r.Reason == run.ReasonNoRoom:
 		return d.retry(ctx, w, r.Reason, false)
 	case r.Status == store.RunError:
+		if r.Reason == run.ReasonNotReached {
+			d.o.Runners.didNotAnswer(w.Runner)
+		}
 		return d.retry(ctx, w, r.Reason, true)
 	}
+	d.o.Runners.answered(w.Runner)
 	reply, err := d.o.Reply(ctx, w, r)
 	if err != nil {
 		return err
@@ -336,11 +342,9 @@ func (d *Dispatcher) schedule(ctx context.Context) error {
 		q := queues[i]
 		w := *q.first(ctx, d)
 		q.waiting = q.waiting[1:]
-		p := choose(places)
-		if p.name != "" && d.o.Local != nil && d.o.Local(ctx, w) {
-			if p = local(places); p == nil {
-				continue // it waits for this machine, and keeps nothing else waiting
-			}
+		p := d.placeFor(ctx, w, places)
+		if p == nil {
+			continue // it waits for this machine, or for another, and keeps nothing else waiting
 		}
 		if err := d.beginTry(ctx, w, p.name); err != nil {
 			return err
@@ -419,6 +423,27 @@ func (d *Dispatcher) places(busy []store.Work) (out []*place) {
 // choose is the place with the most room for its size; of equals the first, which is this machine.
 func choose(places []*place) *place {
 	return slices.MaxFunc(places, func(a, b *place) int { return cmp.Compare(a.free*b.most, b.free*a.most) })
+}
+
+// placeFor is where a try at work is begun; nil: nowhere yet. The runner of the last try gets it again only if there is none
+// other, or none has had room for a while: one that always says that it has room, and then spoils the try or finds that it
+// has none, is not to spoil all of them.
+func (d *Dispatcher) placeFor(ctx context.Context, w store.Work, places []*place) *place {
+	p := choose(places)
+	if p.name != "" && d.o.Local != nil && d.o.Local(ctx, w) {
+		return local(places)
+	}
+	if p.name == "" || p.name != w.Runner {
+		return p
+	}
+	if rest := slices.DeleteFunc(slices.Clone(places), func(o *place) bool { return o == p }); len(rest) > 0 {
+		return choose(rest)
+	}
+	waited := w.NotBefore == nil || time.Since(*w.NotBefore) > waitForOther
+	if w.Reason == run.ReasonNoRoom || waited || d.o.Runs <= 0 && !d.o.Runners.others(p.name) {
+		return p
+	}
+	return nil
 }
 
 // local is this machine, if it has room.

@@ -29,6 +29,9 @@ const (
 	offsetHeader = "Ravi-Offset"
 	feedEvery    = 100 * time.Millisecond
 	piece        = 32 << 10
+	// mostFed is how much of one file is published, in bytes: a run that writes without end is not to have the stream forget
+	// what the others did. All of it is in its folder.
+	mostFed = 8 << 20
 )
 
 // feeds publish what runs write.
@@ -154,7 +157,7 @@ func (t *tail) rest(ctx context.Context) error {
 		return err
 	}
 	in := bufio.NewReaderSize(f, piece)
-	for {
+	for t.at < mostFed {
 		var part []byte
 		var err error
 		if t.lines {
@@ -180,6 +183,7 @@ func (t *tail) rest(ctx context.Context) error {
 			return err
 		}
 	}
+	return nil
 }
 
 func (t *tail) send(ctx context.Context, part []byte) error {

@@ -24,9 +24,18 @@ const (
 	silentAfter = 10 * time.Second
 	// noteEvery is how often what is unchanged is written down again.
 	noteEvery = 10 * time.Second
-	// longestStatus and mostRunners bound what is kept of what runners say.
+	// longestStatus and mostRunners bound what is kept of what runners say, and saidApart how often each is heard once it
+	// has said saidInARow things: one that floods is not to keep the others from being heard.
 	longestStatus = 4 << 10
 	mostRunners   = 1000
+	saidApart     = 200 * time.Millisecond
+	saidInARow    = 10
+	// mostOfRunner is how many sandboxes a runner is believed to have room for.
+	mostOfRunner = 10_000
+	// firstPause is how long a runner that did not answer is given nothing, and longestPause how long at most, when it never
+	// does.
+	firstPause   = 5 * time.Second
+	longestPause = 5 * time.Minute
 )
 
 // Said is what a runner says of itself on the bus, as JSON.
@@ -47,8 +56,15 @@ type Runners struct {
 	log *slog.Logger
 	sub *nats.Subscription
 
-	mu sync.Mutex
-	of map[string]*heard
+	mu     sync.Mutex
+	of     map[string]*heard
+	failed map[string]*failing
+}
+
+// failing is a runner that says that it is there, and did not answer the last times.
+type failing struct {
+	times int
+	until time.Time // it is given nothing
 }
 
 // heard is what a runner said last.
@@ -57,11 +73,13 @@ type heard struct {
 	raw   []byte
 	at    time.Time // by this machine's clock, as durations are measured
 	noted time.Time
+	// even is when all that it said would have been said, had it been saidApart.
+	even time.Time
 }
 
 // ListenRunners hears what runners say, until Close.
 func ListenRunners(nc *nats.Conn, st *store.Store, log *slog.Logger) (*Runners, error) {
-	r := &Runners{st: st, log: log, of: map[string]*heard{}}
+	r := &Runners{st: st, log: log, of: map[string]*heard{}, failed: map[string]*failing{}}
 	var err error
 	if r.sub, err = nc.Subscribe("runner.*.status", r.hear); err != nil {
 		return nil, fmt.Errorf("listening for runners: %w", err)
@@ -74,11 +92,17 @@ func (r *Runners) Close() error { return r.sub.Unsubscribe() }
 
 func (r *Runners) hear(m *nats.Msg) {
 	parts := strings.Split(m.Subject, ".")
-	var said Said
-	if len(parts) != 3 || len(m.Data) > longestStatus || json.Unmarshal(m.Data, &said) != nil {
+	if len(parts) != 3 || len(m.Data) > longestStatus {
 		return
 	}
 	name, now := parts[1], time.Now()
+	if r.tooOften(name, now) {
+		return
+	}
+	var said Said
+	if json.Unmarshal(m.Data, &said) != nil {
+		return
+	}
 	r.mu.Lock()
 	h := r.of[name]
 	if h == nil {
@@ -109,6 +133,71 @@ func (r *Runners) forget(name string) {
 	delete(r.of, name)
 }
 
+// tooOften says that a runner says more than it has to. It is asked before anything is read.
+func (r *Runners) tooOften(name string, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	h := r.of[name]
+	if h == nil {
+		return false
+	}
+	if h.even.Before(now) {
+		h.even = now
+	}
+	if h.even.Sub(now) >= saidInARow*saidApart {
+		return true
+	}
+	h.even = h.even.Add(saidApart)
+	return false
+}
+
+// didNotAnswer notes that a runner was given a try and did not answer: it is given nothing for a while, and longer the next
+// time.
+func (r *Runners) didNotAnswer(name string) {
+	if r == nil || name == "" {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f, now := r.failed[name], time.Now()
+	if f == nil {
+		f = &failing{}
+		r.failed[name] = f
+	}
+	if now.Before(f.until) {
+		return // it was one of those that were begun together
+	}
+	f.until = now.Add(min(firstPause<<min(f.times, 10), longestPause))
+	f.times++
+}
+
+// answered notes that a runner had a run that came to an outcome.
+func (r *Runners) answered(name string) {
+	if r == nil || name == "" {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.failed, name)
+}
+
+// others says whether there is another runner than that, whether it has room or not.
+func (r *Runners) others(name string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for other, h := range r.of {
+		if other != name && h.takes() {
+			return true
+		}
+	}
+	return false
+}
+
+// takes says that a runner takes something new, as far as is known.
+func (h *heard) takes() bool {
+	return time.Since(h.at) <= silentAfter && !h.said.Draining && !h.said.Leaving
+}
+
 // places are the runners that can be reached and have room; used is how much of our work each has.
 func (r *Runners) places(used map[string]int) (out []*place) {
 	if r == nil {
@@ -118,14 +207,18 @@ func (r *Runners) places(used map[string]int) (out []*place) {
 	defer r.mu.Unlock()
 	usual := sandbox.Default()
 	fits := func(c runner.Capacity) int {
-		n := min(c.Sandboxes, int(c.MemoryMiB)/max(usual.MemoryMiB, 1))
+		// What it says is its word: any number at all.
+		n := min(int64(c.Sandboxes), c.MemoryMiB/int64(max(usual.MemoryMiB, 1)), mostOfRunner)
 		if usual.CPUs > 0 {
-			n = min(n, int(c.CPUs/usual.CPUs))
+			n = int64(min(float64(n), c.CPUs/usual.CPUs))
 		}
-		return n
+		return int(max(n, 0))
 	}
 	for name, h := range r.of {
-		if time.Since(h.at) > silentAfter || h.said.Draining || h.said.Leaving {
+		if !h.takes() {
+			continue
+		}
+		if f := r.failed[name]; f != nil && time.Now().Before(f.until) {
 			continue
 		}
 		p := &place{name: name, free: fits(h.said.Free), most: max(fits(h.said.Capacity), 1)}

@@ -23,9 +23,11 @@ import (
 // leaves room for the others.
 
 const (
-	// longestSaid is what one message of a guest may have, in bytes, and mostSaid all of a run.
+	// longestSaid is what one message of a guest may have, in bytes, and mostSaid all of a run, as they are passed on.
 	longestSaid = 32 << 10
 	mostSaid    = 4 << 20
+	// mostWaiting bounds what of a client's guests waits to be heard, in messages and in bytes.
+	mostWaiting, mostWaitingBytes = 4 << 10, 16 << 20
 	// saidPerSecond and saidAtOnce bound how often a run is heard.
 	saidPerSecond, saidAtOnce = 50, 500
 	// mostTopic bounds the subject below run.ID.up.
@@ -86,7 +88,11 @@ func (w *Warden) Watch(ctx context.Context, client string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := nc.Subscribe("run.*.up.>", func(m *nats.Msg) { w.hear(client, m) }); err == nil {
+	sub, err := nc.Subscribe("run.*.up.>", func(m *nats.Msg) { w.hear(client, m) })
+	if err == nil {
+		err = sub.SetPendingLimits(mostWaiting, mostWaitingBytes)
+	}
+	if err == nil {
 		err = nc.Flush() // what is said from now on is heard
 	}
 	if err != nil {
@@ -136,52 +142,70 @@ func (w *Warden) hear(client string, m *nats.Msg) {
 	if len(parts) != 4 || len(parts[3]) > mostTopic {
 		return
 	}
-	id, said := parts[1], guestSaid{Topic: parts[3]}
+	id, now := parts[1], time.Now()
+	if !w.may(client, id, len(m.Data), now) {
+		return
+	}
+	said := guestSaid{Topic: parts[3]}
 	switch {
-	case len(m.Data) > longestSaid:
 	case json.Valid(m.Data):
 		said.Data = m.Data
 	case utf8.Valid(m.Data):
 		said.Text = string(m.Data)
 	}
-	ok, dropped := w.may(client, id, len(m.Data), said.Data != nil || said.Text != "")
-	if !ok {
-		return
-	}
-	said.Dropped = dropped
-	b, err := json.Marshal(said)
-	if err == nil {
+	// What has a meaning in HTML or is no character is six bytes each then, so what is passed on is what counts.
+	b, err := w.seal(id, said)
+	if err == nil && b != nil {
 		// The bus is asked to remember it, and is not waited for: what it cannot take is lost, as all that guests say may be.
-		_, err = w.js.PublishAsync("run."+id+".guest", b, jetstream.WithMsgID("guest-"+id+"-"+strconv.FormatInt(time.Now().UnixNano(), 36)))
+		_, err = w.js.PublishAsync("run."+id+".guest", b, jetstream.WithMsgID("guest-"+id+"-"+strconv.FormatInt(now.UnixNano(), 36)))
 	}
 	if err != nil {
 		w.log.Warn("what a guest said is not passed on", "run", id, "error", err.Error())
 	}
 }
 
-// may says whether a message of so many bytes is passed on, and how many of the run were not since the last that was.
-func (w *Warden) may(client, id string, size int, fit bool) (ok bool, dropped int64) {
+// may says whether a message of so many bytes is looked at. It is asked before anything of it is read.
+func (w *Warden) may(client, id string, size int, now time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	now := time.Now()
 	s := w.runs[id]
 	if s == nil {
 		s = &saying{client: client, tokens: saidAtOnce, filled: now}
 		w.runs[id] = s
 	}
 	if s.client != client { // an account has only its own runs' subjects; this is for the day when that is wrong
-		return false, 0
+		return false
 	}
 	s.tokens = min(saidAtOnce, s.tokens+now.Sub(s.filled).Seconds()*saidPerSecond)
 	s.filled = now
-	if !fit || s.tokens < 1 || s.bytes+size > mostSaid || !w.isLive(id, s, now) {
+	if size > longestSaid || s.tokens < 1 || s.bytes+size > mostSaid || !w.isLive(id, s, now) {
 		s.dropped++
-		return false, 0
+		return false
 	}
 	s.tokens--
-	s.bytes += size
-	dropped, s.dropped = s.dropped, 0
-	return true, dropped
+	return true
+}
+
+// seal is what is passed on, which counts as said; nil: it is not.
+func (w *Warden) seal(id string, said guestSaid) ([]byte, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := w.runs[id]
+	if s == nil {
+		return nil, nil // it is over
+	}
+	said.Dropped = s.dropped
+	b, err := json.Marshal(said)
+	if err != nil {
+		return nil, err
+	}
+	if said.Data == nil && said.Text == "" || len(b) > longestMessage || s.bytes+len(b) > mostSaid {
+		s.dropped++
+		return nil, nil
+	}
+	s.bytes += len(b)
+	s.dropped = 0
+	return b, nil
 }
 
 // isLive says whether a run goes on, as it was a second ago at most.

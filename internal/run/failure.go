@@ -1,7 +1,15 @@
 package run
 
+import "errors"
+
 // ReasonNoRoom is the reason of a run whose runner had no room for its sandbox.
 const ReasonNoRoom = "no_room"
+
+// ReasonNotReached is the reason of a run whose runner does not answer.
+const ReasonNotReached = "runner_not_reached"
+
+// ErrNotReached is the error of Options.Elsewhere when a runner does not answer.
+var ErrNotReached = errors.New("the runner does not answer")
 
 // failure is what Ravi could not do, at a step.
 type failure struct {

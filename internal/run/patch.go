@@ -227,6 +227,8 @@ func (s *state) outcome(ctx context.Context, err error) {
 		t.Reason = reasonAudit
 	case errors.Is(err, remote.ErrFull), errors.Is(err, remote.ErrDraining):
 		t.Reason = ReasonNoRoom
+	case errors.Is(err, ErrNotReached):
+		t.Reason = ReasonNotReached
 	case errors.As(err, &end):
 		t.Reason = end.Reason
 	case errors.As(err, &f):
