@@ -83,6 +83,8 @@ func AsError(err error) *Error {
 		told.Code, told.Status, told.Exit = CodeUsage, http.StatusBadRequest, ExitUsage
 	case errors.Is(err, store.ErrTooLarge):
 		told.Code, told.Status, told.Exit = CodeUsage, http.StatusRequestEntityTooLarge, ExitUsage
+	case errors.Is(err, store.ErrQueueFull):
+		told.Code, told.Status, told.Hint = CodeUnavailable, http.StatusServiceUnavailable, "wait, or take some back: ravi work ls, ravi work cancel"
 	case errors.Is(err, store.ErrDiskFull):
 		told.Code, told.Status = CodeUnavailable, http.StatusServiceUnavailable
 	case errors.Is(err, store.ErrNewerSchema):

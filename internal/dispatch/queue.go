@@ -28,8 +28,9 @@ const (
 	keepRuns      = 7 * 24 * time.Hour
 	mostRunsBytes = 256 << 20
 	mostDead      = 100_000
-	// mostPending is how much of a client's work is delivered at once.
-	mostPending = 10_000
+	// mostPending is how much of a client's work is delivered at once: all that there can be, and what was taken back and is
+	// not acknowledged yet.
+	mostPending = 2 * store.MostLiveWork
 	// longestMessage bounds what is published to the streams.
 	longestMessage = 128 << 10
 )

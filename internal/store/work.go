@@ -112,7 +112,15 @@ var works = table[Work]{
 	id: func(w Work) string { return w.ID },
 }
 
+// MostLiveWork is how much of a client's may wait or be worked on at once. The bus delivers so much of it: what comes first
+// is then always among what was delivered.
+const MostLiveWork = 10_000
+
+// ErrQueueFull says that a client has as much work as it can have at once.
+var ErrQueueFull = errors.New("as much waits as can")
+
 // AppendWork adds a message to a session and, in one, the work on it: the session's agent does it, for that one's client.
+// It is refused with ErrQueueFull when too much of the client's waits.
 // w says how urgent it is and who asked. Either both are there or nothing is.
 func (s *Store) AppendWork(ctx context.Context, m Message, w Work) (Message, Work, error) {
 	w.ID, w.Status, w.CreatedAt = newID("wrk"), WorkQueued, Now()
@@ -125,6 +133,13 @@ func (s *Store) AppendWork(ctx context.Context, m Message, w Work) (Message, Wor
 			return err
 		}
 		w.Client, w.AgentID, w.SessionID, w.MessageID = agent.Client, agent.ID, c.ID, m.ID
+		n, err := number(ctx, tx, `SELECT count(*) FROM work WHERE client = ? AND ended_at IS NULL`, w.Client)
+		if err == nil && n >= MostLiveWork {
+			err = fmt.Errorf("%d messages to the agents of client %s wait already: %w", n, w.Client, ErrQueueFull)
+		}
+		if err != nil {
+			return err
+		}
 		if err := works.insert(ctx, tx, &w); err != nil {
 			return err
 		}

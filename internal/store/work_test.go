@@ -267,3 +267,38 @@ func TestBusCredentials(t *testing.T) {
 		t.Errorf("a new one for the runner: %v", err)
 	}
 }
+
+// A client has its queue filled at most, and neither its message nor work on it is there then; the others have theirs.
+func TestAFullQueue(t *testing.T) {
+	s := newStore(t)
+	c, other := workedOn(t, s, "acme", "main"), workedOn(t, s, "other", "theirs")
+	first := say(t, s, c, Normal)
+	// Written at once: one by one it takes a while.
+	const numbers = `WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < ?) `
+	_, err := s.db.ExecContext(t.Context(), numbers+`INSERT INTO messages (id, session_id, seq, role, author, channel, text, key_id, run_id, created_at)
+		SELECT 'msg' || i, session_id, i, role, author, channel, text, key_id, run_id, created_at FROM messages, n WHERE id = ?`, MostLiveWork, first.MessageID)
+	if err == nil {
+		_, err = s.db.ExecContext(t.Context(), numbers+`INSERT INTO work (id, client, agent_id, session_id, message_id, priority, status, created_at)
+			SELECT 'wrk' || i, client, agent_id, session_id, 'msg' || i, priority, status, created_at FROM work, n WHERE id = ?`, MostLiveWork, first.ID)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	more := func() error {
+		_, _, err := s.AppendWork(t.Context(), Message{SessionID: c.ID, Role: RoleUser, Text: "more"}, Work{})
+		return err
+	}
+	if err := more(); !errors.Is(err, ErrQueueFull) {
+		t.Errorf("beyond what can wait: %v", err)
+	}
+	if n, err := s.CountMessages(t.Context(), c.ID); err != nil || n != MostLiveWork {
+		t.Errorf("the session has %d messages, %v", n, err)
+	}
+	say(t, s, other, Normal)
+	if _, err := s.EndWork(t.Context(), first.ID, WorkCanceled, "", Message{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := more(); err != nil {
+		t.Errorf("with room again: %v", err)
+	}
+}
