@@ -37,7 +37,7 @@ var layers = [][]string{
 	{"internal/daemon", "internal/mcp"},
 	{"internal/doctor"},
 	{"internal/cli"},
-	{"cmd", "internal/e2e", "internal/toolcases"},
+	{"cmd", "deploy", "internal/e2e", "internal/toolcases", "internal/deploy"},
 }
 
 // forbidden says what a package must not import, directly or through others of ours. The reason is what is shown.
