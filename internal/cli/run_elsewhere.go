@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"path/filepath"
 	"sync/atomic"
 	"time"
@@ -44,9 +43,7 @@ func busOfGuest(home string, o *orderBus) (*runs.Bus, error) {
 		return nil, err
 	}
 	return &runs.Bus{
-		Serve: func(ctx context.Context, conn net.Conn) error {
-			return bus.Bridge(ctx, conn, o.URL, o.Trust)
-		},
+		Serve:      bus.NewBridges(o.URL, o.Trust).Serve,
 		Credential: o.Guest, Secrets: []string{cred.Seed.Reveal()},
 		Renew: func(ctx context.Context) (string, error) {
 			by, err := askRenewed(ctx, home, cred)

@@ -14,6 +14,7 @@ import (
 
 	"ravi/internal/command"
 	"ravi/internal/procid"
+	runs "ravi/internal/run"
 	"ravi/internal/store"
 	safe "ravi/internal/term"
 	"ravi/sandbox"
@@ -337,14 +338,12 @@ func cancelRun(ctx context.Context, env *command.Env, in runsOneInput) (store.Ru
 		return r, err
 	}
 	for _, b := range boxes {
-		if b.Dir == "" {
-			continue // it is on a runner: the run ends it when it finds itself canceled
-		}
 		sweeper, err := env.Sweeper(ctx)
 		if err != nil {
 			return r, err
 		}
-		if err := sweeper.Kill(ctx, b); err != nil {
+		// One on a runner is ended by the run, when that finds itself canceled.
+		if err := sweeper.Kill(ctx, b); err != nil && !errors.Is(err, runs.ErrElsewhere) {
 			return r, fmt.Errorf("the run is canceled, and its sandbox %s could not be ended: %w", b.ID, err)
 		}
 	}

@@ -26,10 +26,13 @@ type Sweeper struct {
 	AuditHead string
 }
 
+// ErrElsewhere says that a sandbox is on another machine.
+var ErrElsewhere = errors.New("it is on a runner, and ends with its run")
+
 // Kill ends one sandbox, from any state. One that is on another machine is its run's process's alone.
 func (s Sweeper) Kill(ctx context.Context, b store.Sandbox) error {
 	if b.Dir == "" && !b.Seen.Final() && procid.Alive(b.Owner) {
-		return WithHint(fmt.Errorf("the sandbox %s is on a runner, and ends with its run", b.ID), "ravi runs cancel "+b.RunID)
+		return WithHint(fmt.Errorf("the sandbox %s cannot be ended from here: %w", b.ID, ErrElsewhere), "ravi runs cancel "+b.RunID)
 	}
 	if err := s.end(ctx, b.ID, "killed"); err != nil {
 		return err

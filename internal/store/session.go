@@ -260,7 +260,9 @@ func (s *Store) Messages(ctx context.Context, sessionID string, f MessageFilter)
 }
 
 // Message finds the message with this full id.
-func (s *Store) Message(ctx context.Context, id string) (Message, error) { return messages.get(ctx, s.reads, id) }
+func (s *Store) Message(ctx context.Context, id string) (Message, error) {
+	return messages.get(ctx, s.reads, id)
+}
 
 // CountMessages is how many messages a session has.
 func (s *Store) CountMessages(ctx context.Context, sessionID string) (int64, error) {
