@@ -26,6 +26,76 @@ const (
 // addresses this machine has, and how it is set up.
 var toGuests = []string{"server_id", "server_name", "version", "proto", "headers", "max_payload", "nonce", "auth_required", "jetstream", "client_id"}
 
+// Bounds of what the guests of one run have of the server.
+const (
+	// BridgesOfRun is how many connections they have at once, so that those of one run do not use up what there is for a client.
+	BridgesOfRun = 16
+	// What a guest sends beyond guestAtOnce is passed on at guestRate, in bytes a second: the server and who listens there
+	// are everybody's.
+	guestAtOnce = 8 << 20
+	guestRate   = 1 << 20
+)
+
+// Bridges are the connections of a run's guests.
+type Bridges struct {
+	url   string
+	trust Trust
+	slots chan struct{}
+	rate  *rate
+}
+
+// NewBridges makes those of a run, to the server at a URL.
+func NewBridges(url string, t Trust) *Bridges {
+	return &Bridges{url: url, trust: t, slots: make(chan struct{}, BridgesOfRun), rate: &rate{left: guestAtOnce, at: time.Now()}}
+}
+
+// Serve is Bridge for one of them. Beyond BridgesOfRun a connection is closed at once.
+func (b *Bridges) Serve(ctx context.Context, guest net.Conn) error {
+	select {
+	case b.slots <- struct{}{}:
+		defer func() { <-b.slots }()
+	default:
+		return guest.Close()
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	return Bridge(ctx, &paced{Conn: guest, ctx: ctx, rate: b.rate}, b.url, b.trust)
+}
+
+// rate says how long to wait with what was read.
+type rate struct {
+	mu   sync.Mutex
+	left float64 // bytes that may come at once; negative: so many came too early
+	at   time.Time
+}
+
+func (r *rate) take(n int, now time.Time) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.left = min(guestAtOnce, r.left+max(now.Sub(r.at), 0).Seconds()*guestRate) - float64(n)
+	r.at = now
+	return time.Duration(max(-r.left, 0) / guestRate * float64(time.Second))
+}
+
+// paced is a connection of which is read at a rate.
+type paced struct {
+	net.Conn
+	ctx  context.Context
+	rate *rate
+}
+
+func (p *paced) Read(b []byte) (int, error) {
+	n, err := p.Conn.Read(b)
+	if wait := p.rate.take(n, time.Now()); wait > 0 {
+		select {
+		case <-time.After(wait):
+		case <-p.ctx.Done():
+			return 0, context.Cause(p.ctx)
+		}
+	}
+	return n, err
+}
+
 // Bridge passes the connection of a guest on to the server, until one of them ends it or ctx ends. The guest speaks NATS
 // as it is: TLS towards the server, where that wants it, ends here. Who the guest is, and what it may do, is its
 // credential's to say, which is checked by the server; nothing of the guest is read here.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -29,7 +30,7 @@ func (d *daemonBus) orderBus(ctx context.Context, t dispatch.Try, work agentsWor
 		if err := d.warden.Watch(ctx, t.Work.Client); err != nil && !errors.Is(err, bus.ErrExternal) {
 			return nil, err
 		}
-		cred, _, err := d.mint(ctx, bus.Request{Kind: bus.KindGuest, Name: t.RunID, Account: t.Work.Client, RunID: t.RunID, TTL: runCredTTL})
+		cred, _, err := d.mint(ctx, bus.Request{Kind: bus.KindGuest, Name: t.RunID, Account: t.Work.Client, RunID: t.RunID, TTL: runCredTTL, From: d.fromHere()})
 		if err != nil && !errors.Is(err, bus.ErrExternal) { // on another's bus there are no accounts for guests
 			return nil, err
 		}
@@ -50,12 +51,28 @@ func (d *daemonBus) orderBus(ctx context.Context, t dispatch.Try, work agentsWor
 	if len(found) == 0 {
 		return nil, fmt.Errorf("%w: %s has no credential that holds", dispatch.ErrNoRunner, t.Runner)
 	}
-	cred, _, err := d.mint(ctx, bus.Request{Kind: bus.KindOwner, Name: t.RunID, RunID: t.RunID, TTL: runCredTTL})
+	cred, _, err := d.mint(ctx, bus.Request{Kind: bus.KindOwner, Name: t.RunID, RunID: t.RunID, TTL: runCredTTL, From: d.fromHere()})
 	if err != nil {
 		return nil, err
 	}
 	o.Credential, o.Peer = string(cred.File()), found[0].XKey
 	return o, nil
+}
+
+// fromHere is where the processes of runs connect from, which are all of this machine: what was stolen from a sandbox is good
+// nowhere else, also if the bus can be reached. From where this machine is seen by a server that is not ours is not known.
+func (d *daemonBus) fromHere() []netip.Prefix {
+	if d.file.Bus.URL != "" {
+		return nil
+	}
+	// A connection to an address of this machine comes from that very one.
+	var all []netip.Prefix
+	for _, a := range d.bus.Addrs() {
+		if a := a.Addr().Unmap(); !a.IsUnspecified() {
+			all = append(all, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	return append(all, netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128"))
 }
 
 // onlyHere says that a runner cannot do a piece of work: it is about folders of this machine, or asks for no isolation.
@@ -174,6 +191,6 @@ func (d *daemonBus) renew(ctx context.Context, user string) (string, error) {
 	if c.Kind != store.BusOwner && c.Kind != store.BusGuest || c.RevokedAt != nil || r.Status.Final() {
 		return "", fmt.Errorf("the credential %s is not renewed: its run is over: %w", c.Name, store.ErrFinal)
 	}
-	cred, _, err := d.mint(ctx, bus.Request{Kind: bus.Kind(c.Kind), Name: c.Name, Account: c.Client, RunID: c.RunID, TTL: runCredTTL, User: c.ID})
+	cred, _, err := d.mint(ctx, bus.Request{Kind: bus.Kind(c.Kind), Name: c.Name, Account: c.Client, RunID: c.RunID, TTL: runCredTTL, User: c.ID, From: d.fromHere()})
 	return string(cred.File()), err
 }
