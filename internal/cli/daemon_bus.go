@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -25,7 +26,9 @@ import (
 	"ravi/internal/daemon"
 	"ravi/internal/dispatch"
 	runs "ravi/internal/run"
+	"ravi/internal/runner"
 	"ravi/internal/store"
+	"ravi/sandbox"
 )
 
 // busFolder is the bus's in Ravi's home.
@@ -76,7 +79,7 @@ func (d *daemonBus) Start(ctx context.Context) (state daemon.BusState, err error
 	}
 	disp := dispatch.New(dispatch.Options{
 		Store: d.st, Conn: d.control, Start: d.begin, Reply: replyOf, Runs: localRuns(d.file.Dispatch.Runs), Tries: d.file.Dispatch.Tries,
-		Runners: d.runners, Local: d.onlyHere, Over: d.runOver, News: d.tellNews, Log: d.log,
+		Free: d.free, Runners: d.runners, Local: d.onlyHere, Over: d.runOver, News: d.tellNews, Log: d.log,
 	})
 	ctx, d.stop = context.WithCancel(context.WithoutCancel(ctx))
 	d.over.Go(func() {
@@ -118,6 +121,20 @@ func localRuns(configured int) int {
 		return configured
 	}
 	return 2 * runtime.NumCPU()
+}
+
+// free is for how many more sandboxes this machine has the memory, as it usually gives them.
+func (d *daemonBus) free() int {
+	usual := sandbox.Default()
+	if err := d.file.Sandbox(&usual); err != nil { // runs say it when they are begun
+		usual = sandbox.Default()
+	}
+	left, err := runner.Available()
+	if err != nil {
+		d.log.Warn("how much memory is free cannot be told, so runs are begun without a look at that", "error", err.Error())
+		return math.MaxInt32
+	}
+	return int(left / runner.Cost(int64(usual.MemoryMiB)<<20))
 }
 
 // openBus is the bus by config.json: our own, or another server.

@@ -75,6 +75,7 @@ const (
 	stepEvery    = time.Second           // whether anything was written or not
 	ackWait      = 30 * time.Second
 	beatEvery    = 10 * time.Second
+	answerWait   = 10 * time.Second // of the bus
 	// mostPublished is how much is put on the bus at once.
 	mostPublished = 500
 	// waitForOther is how long work whose try came to nothing waits for another runner than the one of that.
@@ -120,7 +121,8 @@ func New(o Options) *Dispatcher {
 // Run dispatches until ctx ends. Runs that were started go on. What cannot be done now is told, and tried again.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	var err error
-	if d.js, err = jetstream.New(d.o.Conn); err != nil {
+	// The bus may start its streams anew, and answers nothing of what was under way then.
+	if d.js, err = jetstream.New(d.o.Conn, jetstream.WithPublishAsyncTimeout(answerWait)); err != nil {
 		return err
 	}
 	w, err := d.o.Store.Watch(ctx)
@@ -146,6 +148,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		}
 		if ready {
 			err = d.step(ctx)
+			ready = err == nil // what failed may be that the bus has lost something
 		}
 		if ctx.Err() != nil {
 			return nil
@@ -413,6 +416,9 @@ func (d *Dispatcher) places(busy []store.Work) (out []*place) {
 		if d.o.Free != nil {
 			// Those that are being started have not taken their room yet.
 			p.free = min(p.free, d.o.Free()-len(d.starting))
+			if used[""] == 0 {
+				p.free = max(p.free, 1) // a machine that has too little for any does one after the other
+			}
 		}
 		out = append(out, p)
 	}

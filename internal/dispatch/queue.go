@@ -172,8 +172,12 @@ func (d *Dispatcher) consume(ctx context.Context) error {
 		return err
 	}
 	for _, c := range all {
-		if _, ok := d.consumers[c.Name]; ok {
-			continue
+		if taking, ok := d.consumers[c.Name]; ok {
+			select {
+			case <-taking.Closed(): // the bus has lost it
+			default:
+				continue
+			}
 		}
 		// What was delivered to the dispatcher before, which is gone, is delivered anew at once.
 		name := "client-" + c.Name

@@ -72,6 +72,12 @@ func meminfo(name string) (int64, error) {
 	return 0, fmt.Errorf("this machine's memory: /proc/meminfo has no %s", name)
 }
 
+// Available is how much memory this machine has left, in bytes.
+func Available() (int64, error) { return meminfo("MemAvailable") }
+
+// Cost is the memory that a sandbox with that much of its own takes of the machine, in bytes.
+func Cost(memory int64) int64 { return cost(memory) }
+
 // room is what is given to sandboxes and what is left.
 type room struct {
 	capacity  Capacity
