@@ -107,7 +107,7 @@ func TestConfigurationPage(t *testing.T) {
 	if err := json.Unmarshal([]byte(example), &file); err != nil {
 		t.Errorf("the example: %v", err)
 	}
-	for _, block := range []any{sandbox.Default(), config.Exec{}, config.AgentDefaults{}} {
+	for _, block := range []any{sandbox.Default(), config.Exec{}, config.AgentDefaults{}, config.Bus{}, config.Dispatch{}} {
 		b, err := json.Marshal(block)
 		if err != nil {
 			t.Fatal(err)
