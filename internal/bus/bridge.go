@@ -150,9 +150,11 @@ func Bridge(ctx context.Context, guest net.Conn, rawURL string, t Trust) error {
 		}
 		server, from = wrapped, wrapped
 	}
+	_ = guest.SetWriteDeadline(time.Now().Add(infoWithin))
 	if _, err := guest.Write(told); err != nil {
-		return nil // it is gone, which is no failure
+		return nil // it is gone, or does not listen, which is no failure
 	}
+	_ = guest.SetWriteDeadline(time.Time{})
 	var both sync.WaitGroup
 	pass := func(to net.Conn, from io.Reader) {
 		_, _ = io.Copy(to, from) // whichever ends it, both are closed

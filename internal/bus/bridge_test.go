@@ -194,6 +194,9 @@ func TestGuestAsksTooMuchThroughTheBridge(t *testing.T) {
 		t.Error("it has as many subscriptions as it likes")
 	}
 	conn, _ := bridged(t, NewBridges(s.URL(), s.Trust()))
+	if _, err := bufio.NewReader(conn).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
 	_, _ = conn.Write([]byte(strings.Repeat("PING\r\n", 1000)))
 	control(t, s)
 }

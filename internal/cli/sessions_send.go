@@ -71,6 +71,13 @@ func sendMessage(ctx context.Context, env *command.Env, in sessionsSendInput) (o
 	if err != nil {
 		return out, err
 	}
+	if works && in.Wait { // said before there is a message
+		leave, err := waitsOfKeys.enter(env)
+		if err != nil {
+			return out, err
+		}
+		defer leave()
+	}
 	if !works {
 		out.Message, err = say(ctx, env, m)
 		return out, err
@@ -101,16 +108,36 @@ func sessionToSend(ctx context.Context, env *command.Env, in sessionsSendInput) 
 	if in.Agent == "" {
 		return findSession(ctx, env, in.Session)
 	}
+	if !env.Caller.IsOperator() {
+		return sessionOfAgent(ctx, env, in)
+	}
 	a, err := agentKind.get(ctx, env, in.Agent)
 	if err != nil {
 		return store.Session{}, err
 	}
 	c, err := findSession(ctx, env, in.Session)
 	switch {
-	case errors.Is(err, store.ErrNotFound) && env.Caller.IsOperator():
+	case errors.Is(err, store.ErrNotFound):
 		return createSession(ctx, env, sessionsCreateInput{Agent: a.ID, Name: in.Session})
 	case err == nil && c.AgentID != a.ID:
 		return c, command.Usage(fmt.Sprintf("the session %s is another agent's than %s", in.Session, a.Name), "leave --agent out, or name another session")
+	}
+	return c, err
+}
+
+// sessionOfAgent is the session that the holder of a key named. Which agents there are beside the session's is not told.
+func sessionOfAgent(ctx context.Context, env *command.Env, in sessionsSendInput) (store.Session, error) {
+	c, err := findSession(ctx, env, in.Session)
+	if err != nil {
+		return c, err
+	}
+	s, err := env.Store(ctx)
+	if err != nil {
+		return c, err
+	}
+	a, err := s.Agent(ctx, c.AgentID)
+	if err == nil && in.Agent != a.ID && in.Agent != a.Name {
+		err = command.Usage(fmt.Sprintf("the session %s is not one of an agent %.60q", in.Session, in.Agent), "leave --agent out")
 	}
 	return c, err
 }
