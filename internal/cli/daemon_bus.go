@@ -49,6 +49,7 @@ type daemonBus struct {
 	control *nats.Conn
 	runners *dispatch.Runners
 	warden  *dispatch.Warden
+	waker   *store.Waker
 	stop    context.CancelFunc
 	over    sync.WaitGroup
 }
@@ -77,8 +78,14 @@ func (d *daemonBus) Start(ctx context.Context) (state daemon.BusState, err error
 	if err = d.startWarden(ctx); err != nil {
 		return state, busError(err)
 	}
+	var woken <-chan struct{}
+	if d.waker, err = store.Wake(d.home); err == nil {
+		woken = d.waker.C
+	} else {
+		d.log.Warn("what is written is looked for again and again", "error", err.Error())
+	}
 	disp := dispatch.New(dispatch.Options{
-		Store: d.st, Conn: d.control, Start: d.begin, Reply: replyOf, Runs: localRuns(d.file.Dispatch.Runs), Tries: d.file.Dispatch.Tries,
+		Store: d.st, Woken: woken, Conn: d.control, Start: d.begin, Reply: replyOf, Runs: localRuns(d.file.Dispatch.Runs), Tries: d.file.Dispatch.Tries,
 		Free: d.free, Runners: d.runners, Local: d.onlyHere, Over: d.runOver, News: d.tellNews, Log: d.log,
 	})
 	ctx, d.stop = context.WithCancel(context.WithoutCancel(ctx))
@@ -99,6 +106,9 @@ func (d *daemonBus) Stop(context.Context) error {
 	if d.stop != nil {
 		d.stop()
 		d.over.Wait()
+	}
+	if d.waker != nil {
+		_ = d.waker.Close() // nothing is lost with it
 	}
 	if d.warden != nil {
 		d.warden.Close()

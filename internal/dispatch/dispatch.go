@@ -50,6 +50,8 @@ type Options struct {
 	News func(ctx context.Context, running, next store.Work) error
 	// Over is told that a run is over, whatever came of it; may be nil.
 	Over func(ctx context.Context, runID string) error
+	// Woken has a value soon after something may have been written to the Store; nil: it is looked at more often.
+	Woken <-chan struct{}
 	// Tries is how many tries may come to nothing; 0 is 3.
 	Tries int
 	Log   *slog.Logger
@@ -71,7 +73,8 @@ var ErrNoRunner = errors.New("the runner lends nothing any more")
 
 const (
 	defaultTries = 3
-	lookEvery    = 50 * time.Millisecond // at what was written
+	lookEvery    = 50 * time.Millisecond // at what was written, at most
+	lookAnyway   = 10 * lookEvery        // where Woken says when
 	stepEvery    = time.Second           // whether anything was written or not
 	ackWait      = 30 * time.Second
 	beatEvery    = 10 * time.Second
@@ -98,6 +101,7 @@ type Dispatcher struct {
 	starting  map[string]Try // by run
 	running   sync.WaitGroup
 	feeds     *feeds
+	stepped   time.Time // when the last step began
 }
 
 // started says how the start of a try ended.
@@ -136,12 +140,17 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	defer d.stopConsuming()
 	d.feeds = newFeeds(ctx, d.js, d.o.Log)
 	defer d.feeds.end()
-	look, step, beat := time.NewTicker(lookEvery), time.NewTicker(stepEvery), time.NewTicker(beatEvery)
+	every := lookEvery
+	if d.o.Woken != nil {
+		every = lookAnyway
+	}
+	look, step, beat := time.NewTicker(every), time.NewTicker(stepEvery), time.NewTicker(beatEvery)
 	defer look.Stop()
 	defer step.Stop()
 	defer beat.Stop()
 	told := ""
 	for ready := false; ; {
+		d.stepped = time.Now()
 		if !ready {
 			err = d.begin(ctx)
 			ready = err == nil
@@ -168,6 +177,13 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 
 // await waits until there is something to do; it says false when there is nothing to do any more.
 func (d *Dispatcher) await(ctx context.Context, w *store.Watcher, look, step, beat *time.Ticker) bool {
+	// What is written when nothing was for a while is looked at at once; the rest together with what follows it.
+	var soon <-chan time.Time
+	changed := func() bool {
+		// What cannot be asked now is looked at anyway, every second.
+		changed, err := w.Changed(ctx)
+		return err == nil && changed
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -183,9 +199,14 @@ func (d *Dispatcher) await(ctx context.Context, w *store.Watcher, look, step, be
 			delete(d.starting, s.try.RunID)
 			d.began(ctx, s)
 			return true
+		case <-d.o.Woken:
+			soon = time.After(max(0, lookEvery-time.Since(d.stepped)))
+		case <-soon:
+			if soon = nil; changed() {
+				return true
+			}
 		case <-look.C:
-			// What cannot be asked now is looked at anyway, every second.
-			if changed, err := w.Changed(ctx); err == nil && changed {
+			if changed() {
 				return true
 			}
 		}

@@ -80,6 +80,12 @@ func (w *world) dispatcher(change ...func(*Options)) (stop func()) {
 	for _, c := range change {
 		c(&o)
 	}
+	wake, err := store.Wake(w.home)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { wake.Close() })
+	o.Woken = wake.C
 	ctx, cancel := context.WithCancel(context.Background())
 	over := make(chan struct{})
 	go func() {
