@@ -89,6 +89,17 @@ var measures = []measure{
 	{name: loopLost, title: "agents not done, n", unit: "n"},
 	{name: loopGate, title: "gate, µs", unit: "µs"},
 	{name: agentTurn, title: "agent's turn, ms", unit: "ms"},
+	{name: msgBegin, title: "message runs, ms", unit: "ms"},
+	{name: msgSteps, title: "its steps, ms", unit: "ms"},
+	{name: burstRate, title: "messages, 1/s", unit: "1/s", higherIsBetter: true},
+	{name: burstWait, title: "a message waits, s", unit: "s"},
+	{name: burstWrong, title: "lost, doubled, n", unit: "n"},
+	{name: burstMem, title: "daemon after it, MB", unit: "MB"},
+	{name: fleetRate, title: "with runners, 1/s", unit: "1/s", higherIsBetter: true},
+	{name: busMem, title: "idle daemon, MB", unit: "MB"},
+	{name: busCPU, title: "idle daemon, %", unit: "%"},
+	{name: farExec, title: "exec there, ms", unit: "ms"},
+	{name: farWrite, title: "write there, MB/s", unit: "MB/s", higherIsBetter: true},
 	{name: "version", title: "ravi --version, ms", unit: "ms"},
 }
 
@@ -96,10 +107,11 @@ var measures = []measure{
 var groups = []struct {
 	name     string
 	measures []string
-}{{netAll, netMeasures}, {gatewayAll, gatewayMeasures}, {modelsAll, modelMeasures}, {loopAll, loopMeasures}}
+}{{netAll, netMeasures}, {gatewayAll, gatewayMeasures}, {modelsAll, modelMeasures}, {loopAll, loopMeasures}, {dispatchAll, dispatchMeasures}}
 
 // comesWith says of measures that come with another, with which.
-var comesWith = map[string]string{"storm_all": "storm", "gw_cpu": "gw_rate", "model_call": "model_first", "model_mem": "model_streams", loopAdds: loopExec, loopSubsAll: loopSubs, loopLost: loopSubs}
+var comesWith = map[string]string{"storm_all": "storm", "gw_cpu": "gw_rate", "model_call": "model_first", "model_mem": "model_streams", loopAdds: loopExec, loopSubsAll: loopSubs, loopLost: loopSubs,
+	msgSteps: msgBegin, burstWait: burstRate, burstWrong: burstRate, burstMem: burstRate, busCPU: busMem}
 
 func titleOf(name string) string {
 	for _, m := range measures {
@@ -281,6 +293,7 @@ func (b *bench) measure(ctx context.Context) error {
 		{"", gatewayMeasures, b.gateway}, // in steps of its own
 		{"", loopMeasures, b.loop},
 		{"", modelMeasures, b.models},
+		{"", dispatchMeasures, b.dispatch},
 		{"the program's own start", []string{"version"}, b.versions},
 	} {
 		if !b.wantAny(phase.of...) {
@@ -309,13 +322,13 @@ func (b *bench) step(name string, do func() error) error {
 
 // want says whether a measure is to be taken. The crowd needs a machine for
 // itself for minutes, a gateway a full store and an idle minute, models and the
-// loop programs that may not be here: these are asked for by name.
+// loop programs that may not be here, messages minutes: these are asked for by name.
 func (b *bench) want(name string) bool {
 	if with, comes := comesWith[name]; comes {
 		name = with
 	}
 	if b.Only == nil {
-		return name != netCrowd && !slices.Contains(gatewayMeasures, name) && !slices.Contains(modelMeasures, name) && !slices.Contains(loopMeasures, name)
+		return name != netCrowd && !slices.Contains(gatewayMeasures, name) && !slices.Contains(modelMeasures, name) && !slices.Contains(loopMeasures, name) && !slices.Contains(dispatchMeasures, name)
 	}
 	return slices.Contains(b.Only, name)
 }
@@ -323,6 +336,9 @@ func (b *bench) want(name string) bool {
 // alone says whether all that is measured needs no sandbox that is made here.
 func (b *bench) alone() bool {
 	return b.Only != nil && !slices.ContainsFunc(b.Only, func(name string) bool {
+		if slices.Contains(dispatchMeasures, name) {
+			return name == farExec || name == farWrite
+		}
 		return name != "version" && name != loopSubs && name != loopGate && !slices.Contains(modelMeasures, name) && (name == "gw_inside" || !slices.Contains(gatewayMeasures, name))
 	})
 }

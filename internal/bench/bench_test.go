@@ -256,3 +256,34 @@ func TestBenchRefuses(t *testing.T) {
 		}
 	}
 }
+
+// A message's way and a sandbox on a runner have samples, and nothing is left.
+func TestBenchDispatch(t *testing.T) {
+	home, cmd := ravi(t, "bench", "--json", "--runs", "1", "--idle", "1", "--only", "msg_begin,bus_mem,far_exec,far_write", "--beside", "none")
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s\n%s", err, out, &said)
+	}
+	var r bench.Report
+	if err := json.Unmarshal(out, &r); err != nil {
+		t.Fatalf("%v in %s", err, out)
+	}
+	samples := map[string]int{}
+	for _, x := range r.Results {
+		if x.Failures > 0 {
+			t.Errorf("%s by %s: %s", x.Measure, x.By, x.Error)
+		}
+		samples[x.Measure+" "+x.By] = len(x.Samples)
+	}
+	for what, n := range map[string]int{
+		"msg_begin from send": 1, "msg_begin from its commit": 1, "msg_begin sandbox run": 1, "msg_steps 5 command": 1,
+		"bus_mem added by it": 1, "far_exec gvisor": 5, "far_exec on a runner": 5, "far_write on a runner": 1,
+	} {
+		if samples[what] != n {
+			t.Errorf("%s: %d samples, want %d", what, samples[what], n)
+		}
+	}
+	nothingLeft(t, home)
+}

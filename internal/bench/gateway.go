@@ -47,6 +47,7 @@ type gatewayKey struct{ id, token string }
 type gateway struct {
 	*bench
 	home    string
+	at      *netHost // where the daemon runs; nil: here
 	subject subject
 	keys    []gatewayKey
 }

@@ -40,7 +40,7 @@ func (g *gateway) startDaemon(ctx context.Context) (*daemonProcess, error) {
 	d.cmd = g.ravi(ctx, "daemon", "run")
 	d.cmd.Stderr = d.said
 	start := time.Now()
-	if err := d.cmd.Start(); err != nil {
+	if err := g.start(d.cmd); err != nil {
 		return nil, err
 	}
 	go func() {
@@ -53,7 +53,8 @@ func (g *gateway) startDaemon(ctx context.Context) (*daemonProcess, error) {
 	defer tick.Stop()
 	for {
 		err := d.answers(ctx)
-		if err == nil {
+		// Who asks a daemon on another host is refused, which is an answer.
+		if _, isRefusal := errors.AsType[*refused](err); err == nil || isRefusal && g.at != nil {
 			d.took = time.Since(start)
 			return d, nil
 		}

@@ -60,6 +60,8 @@ type job struct {
 	// Hung is a provider that gives no answer, and Home where calls are written down; empty: nowhere. Of jobBroker.
 	Hung string `json:"hung,omitempty"`
 	Home string `json:"home,omitempty"`
+	// Sessions is how many N messages are said in each, of jobSay.
+	Sessions int `json:"sessions,omitempty"`
 }
 
 // outcome is what a client found: milliseconds, or MB a second of a download.
@@ -81,6 +83,12 @@ func Client(ctx context.Context, text string, in io.Reader, out io.Writer) error
 		return j.broker(ctx, in, out)
 	case jobMCP:
 		return j.mcp(ctx, in, out)
+	case jobSay:
+		all, err := j.say(ctx)
+		if err != nil {
+			return err
+		}
+		return json.NewEncoder(out).Encode(all)
 	case jobAsk:
 		o, err := j.ask(ctx)
 		if err != nil {

@@ -19,7 +19,7 @@ import (
 const ours = sandbox.BackendGVisor
 
 func isOurs(by string) bool {
-	return by == sandbox.BackendGVisor || by == sandbox.BackendHost+" backend" || slices.Contains([]string{byKey, byOperator, byWhole, byKilled, atStart, afterCalls, byBroker, unrecorded, bigBody, byTool, byExec, byInside, byOrdinary}, by) || strings.HasSuffix(by, turnBy("", ours))
+	return by == sandbox.BackendGVisor || by == sandbox.BackendHost+" backend" || slices.Contains([]string{byKey, byOperator, byWhole, byKilled, atStart, afterCalls, byBroker, unrecorded, bigBody, byTool, byExec, byInside, byOrdinary, fromSend, bySandbox, atHome, busAdds, onRunner, runnersBy(1), runnersBy(2), runnersBy(3)}, by) || strings.HasSuffix(by, turnBy("", ours))
 }
 
 // box is a backend of ours as a contender.

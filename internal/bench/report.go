@@ -169,6 +169,9 @@ func (r *Report) goals() []Goal {
 	one("20 sub-agents at once, not done", r.find(loopLost, ours), worst, "n", false, fixed(0))
 	one("a turn of the loop, as one of claude", r.find(agentTurn, turnBy(adapter.Loop, ours)), middle, "ms", false, of(agentTurn, turnBy("claude", ours), times(1)))
 	one("a turn of claude, as 2.0 on the host", r.find(agentTurn, turnBy("claude", ours)), middle, "ms", false, of(agentTurn, turnBy("claude", bare), times(2)))
+	one("a message's command is run, from its send", r.find(msgBegin, fromSend), middle, "ms", false, fixed(400))
+	one("messages lost, doubled or out of order", r.find(burstWrong, atHome), worst, "n", false, fixed(0))
+	one("memory that the bus adds", r.find(busMem, busAdds), worst, "MB", false, fixed(25))
 	one("100 receive, the slowest, as 3 means", crowd, func(s Summary) float64 { return s.Worst }, "ms", false,
 		func() (float64, bool) { return 3 * mean(crowd.Samples), true })
 	return out
@@ -275,6 +278,12 @@ func legend(results []Result) []string {
 		{byOrdinary, "commands as agents use them"},
 		{constant, "the same listener and client, and an answer that was there"},
 		{besideVersion, "the program that only says its version"},
+		{fromSend, "ravi sessions send of a message, from its start until the command is run that works on it"},
+		{fromCommit, "the same, from when the message was written down"},
+		{bySandbox, "ravi sandbox run of the same command, from its start until the command is run"},
+		{runnersBy(1), "a daemon without sandboxes, and runners; they share the processors with what is at home"},
+		{busAdds, "what the daemon has more with the bus than one without it"},
+		{onRunner, "a sandbox on a runner, over a bus on loopback"},
 		{copied, "Ravi's sandbox and network, but nothing looked at that passes"},
 	} {
 		if slices.ContainsFunc(results, func(x Result) bool { return x.By == c.by }) {

@@ -72,6 +72,17 @@ The measures are:
                @modelcontextprotocol/server-everything if npm has it here
     loop_subs  20 sub-agents at once, each in a sandbox of its own
     loop_gate  what the gate takes to say what a command would do
+  dispatch  messages, the bus and runners: only if it is named
+    msg_begin  from ravi sessions send until the command that works on the
+               message is run, in a new sandbox with a small repository, and
+               what of it takes how long; beside, ravi sandbox run of the same
+    burst_rate 200 messages at once in 20 sessions: how many a second, how long
+               they wait, and what was lost, done twice or out of order
+    fleet_rate messages a second at home, and with one to three runners, for
+               root in network namespaces; all on this machine's processors
+    bus_mem    an idle daemon with and without the bus
+    far_exec, far_write
+               a command in a sandbox on a runner, and a file into it
   version  ravi --version
 
 With --json, every single sample is given. The exit code is 1 when something of
@@ -83,6 +94,7 @@ Ravi's own could not be measured; no number makes it fail.`,
 			{What: "the daemon and its gateway", Line: "ravi bench --only gateway"},
 			{What: "the model broker and agent programs", Line: "ravi bench --only models --runs 7"},
 			{What: "Ravi's own agent loop", Line: "ravi bench --only loop"},
+			{What: "messages and runners", Line: "ravi bench --only dispatch"},
 			{What: "every sample", Line: "ravi bench --json > bench.json"},
 		},
 		Defaults: benchInput{Runs: 20, Connections: 5000, Download: 200, Records: 10_000, Seconds: 5, Kills: 5, Idle: 60, Beside: bench.Besides()},
