@@ -175,7 +175,13 @@ func TestStartOnAFullDisk(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
+	if err := CheckSpace(o.Dir); err != nil {
+		t.Fatal(err)
+	}
 	free := fill(t, home, 0)
+	if err := CheckSpace(o.Dir); !errors.Is(err, ErrFull) {
+		t.Fatal(err)
+	}
 	s, err := Start(t.Context(), o)
 	if err == nil {
 		err = errors.Join(s.Ready(), s.Close())

@@ -41,9 +41,20 @@ func (s *Server) Ready() error {
 }
 
 // full is the error of a disk that is.
-func (s *Server) full(why string) error {
-	return refuse(ErrFull, fmt.Sprintf("free some space: df -h %q; the bus goes on by itself then", s.opts.Dir),
-		"the bus stores nothing, as the disk of %s is full: %s", s.opts.Dir, why)
+func (s *Server) full(why string) error { return fullDisk(s.opts.Dir, why) }
+
+func fullDisk(dir, why string) error {
+	return refuse(ErrFull, fmt.Sprintf("free some space: df -h %q; the bus goes on by itself then", dir),
+		"the bus stores nothing, as the disk of %s is full: %s", dir, why)
+}
+
+// CheckSpace is ErrFull if our own bus in a folder (Options.Dir) has no space to store in. Who has no bus at hand asks it.
+func CheckSpace(dir string) error {
+	free, least, err := diskFree(dir)
+	if err == nil && free < least {
+		return fullDisk(dir, fmt.Sprintf("%d MB are free", free>>20))
+	}
+	return err
 }
 
 // watchDisk keeps the streams from meeting a full disk, and mends them when they met one all the same. The server does

@@ -7,6 +7,7 @@ import (
 	"io"
 	"path/filepath"
 
+	"ravi/internal/bus"
 	"ravi/internal/command"
 	runs "ravi/internal/run"
 	"ravi/internal/store"
@@ -97,10 +98,32 @@ func sendMessage(ctx context.Context, env *command.Env, in sessionsSendInput) (o
 	if err := startDaemon(ctx, env); err != nil {
 		return out, errNobodyWorks(k.ID, err)
 	}
+	if err := tellFullBus(env, k.ID); err != nil {
+		return out, err
+	}
 	if !in.Wait {
 		return out, nil
 	}
 	return out, awaitReply(ctx, env, &out)
+}
+
+// tellFullBus says that a message waits because the bus has no space.
+func tellFullBus(env *command.Env, id string) error {
+	home, err := env.Home()
+	if err != nil {
+		return err
+	}
+	file, err := env.Config()
+	if err != nil || file.Bus.URL != "" {
+		return err
+	}
+	var told *bus.Error
+	err = bus.CheckSpace(filepath.Join(home, busFolder))
+	if errors.Is(err, bus.ErrFull) && errors.As(err, &told) {
+		env.Progress.Log(fmt.Sprintf("the message is kept as work %s and waits: %s\n%s", id, told.Message, told.Hint))
+		return nil
+	}
+	return err
 }
 
 // sessionToSend is the session that was named; with --agent it is begun if it is not there.

@@ -151,14 +151,12 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	told := ""
 	for ready := false; ; {
 		d.stepped = time.Now()
+		err = nil
 		if !ready {
 			err = d.begin(ctx)
-			ready = err == nil
 		}
-		if ready {
-			err = d.step(ctx)
-			ready = err == nil // what failed may be that the bus has lost something
-		}
+		err = errors.Join(err, d.step(ctx)) // what needs no bus is done without one
+		ready = err == nil                  // what failed may be that the bus has lost something
 		if ctx.Err() != nil {
 			return nil
 		}
