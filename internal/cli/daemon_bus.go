@@ -244,6 +244,12 @@ func replyOf(_ context.Context, _ store.Work, r store.Run) (store.Message, error
 	if err == nil {
 		err = json.Unmarshal(b, &t)
 	}
+	var broken *json.SyntaxError
+	if errors.Is(err, os.ErrNotExist) || errors.As(err, &broken) {
+		// Nothing brings it back, and the session would wait for it for ever. How the run ended is in the record.
+		m.Text = fmt.Sprintf("[the run ended as %s; what it left cannot be read any more]", r.Status)
+		return m, nil
+	}
 	if err != nil {
 		return m, fmt.Errorf("the outcome of run %s: %w", r.ID, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"ravi/internal/redact"
@@ -40,6 +41,7 @@ const (
 	// busCreds is the file of the credential inside: of the user's, in a folder in which only root can put another in its place.
 	busCreds     = "/run/ravi/bus/creds"
 	busSlide     = 10 * time.Minute
+	mostBusTold  = 20
 	busCredsName = "the run's credential for the bus"
 )
 
@@ -51,11 +53,17 @@ func (s *state) busOptions() []sandbox.Option {
 	for _, secret := range s.Bus.Secrets {
 		s.Redact.Add(redact.Pair{Secret: secret, Instead: "[" + busCredsName + "]", Name: busCredsName})
 	}
-	return []sandbox.Option{sandbox.WithService(BusService, func(ctx context.Context, conn net.Conn) {
-		if err := s.Bus.Serve(ctx, conn); err != nil && ctx.Err() == nil {
+	return []sandbox.Option{sandbox.WithService(BusService, s.serveBus())}
+}
+
+// serveBus serves connections of the sandbox. It connects as often as it likes, and the file of events does not grow by that.
+func (s *state) serveBus() sandbox.Service {
+	var told atomic.Int64
+	return func(ctx context.Context, conn net.Conn) {
+		if err := s.Bus.Serve(ctx, conn); err != nil && ctx.Err() == nil && told.Add(1) <= mostBusTold {
 			s.dir.event("bus_not_reached", map[string]any{"error": err.Error()})
 		}
-	})}
+	}
 }
 
 // giveBus lays the credential into the sandbox, and anew before it ends, until stop.
