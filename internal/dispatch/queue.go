@@ -31,6 +31,9 @@ const (
 	// mostPending is how much of a client's work is delivered at once: all that there can be, and what was taken back and is
 	// not acknowledged yet.
 	mostPending = 2 * store.MostLiveWork
+	// clustered is on how many servers of a cluster a stream is, and notClustered what one says that has none.
+	clustered    = 3
+	notClustered = jetstream.ErrorCode(10074)
 	// longestMessage bounds what is published to the streams.
 	longestMessage = 128 << 10
 )
@@ -63,7 +66,7 @@ func letterOf(w store.Work) letter {
 // be another one than before, or have lost its disk.
 func (d *Dispatcher) begin(ctx context.Context) error {
 	for _, c := range streams {
-		if _, err := d.js.CreateOrUpdateStream(ctx, c); err != nil {
+		if err := d.stream(ctx, c); err != nil {
 			return fmt.Errorf("the stream %s: %w", c.Name, err)
 		}
 	}
@@ -88,6 +91,21 @@ func (d *Dispatcher) begin(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// stream sees to it that a stream is there. In a cluster it outlives any one server.
+func (d *Dispatcher) stream(ctx context.Context, c jetstream.StreamConfig) error {
+	if d.o.Conn.ConnectedClusterName() != "" {
+		c.Replicas = clustered
+		_, err := d.js.CreateOrUpdateStream(ctx, c)
+		var told *jetstream.APIError
+		if !errors.As(err, &told) || told.ErrorCode != notClustered {
+			return err
+		}
+		c.Replicas = 1 // it is a cluster whose servers keep streams for themselves
+	}
+	_, err := d.js.CreateOrUpdateStream(ctx, c)
+	return err
 }
 
 func (d *Dispatcher) post(ctx context.Context, subject string, l letter, opts ...jetstream.PublishOpt) error {
