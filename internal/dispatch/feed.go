@@ -28,6 +28,8 @@ import (
 const (
 	offsetHeader = "Ravi-Offset"
 	feedEvery    = 100 * time.Millisecond
+	feedAgain    = time.Second     // after a failure
+	feedGivesUp  = 2 * time.Minute // of failures
 	piece        = 32 << 10
 	// mostFed is how much of one file is published, in bytes: a run that writes without end is not to have the stream forget
 	// what the others did. All of it is in its folder.
@@ -101,25 +103,40 @@ type tail struct {
 	at int64
 }
 
+// run publishes until it is over. A bus that takes nothing for a while, such as a cluster that lost a server, is asked again.
 func (t *tail) run(ctx context.Context, over <-chan struct{}) error {
-	if err := t.resume(ctx); err != nil {
-		return err
-	}
-	tick := time.NewTicker(feedEvery)
-	defer tick.Stop()
-	for last := false; ; {
-		if err := t.rest(ctx); err != nil {
-			return err
+	var failing time.Time // since when
+	for resumed, last := false, false; ; {
+		var err error
+		if !resumed {
+			err = t.resume(ctx)
 		}
-		if last {
+		if err == nil {
+			err = t.rest(ctx)
+		}
+		// What failed may have got there all the same, so where to go on is asked anew.
+		resumed = err == nil
+		wait := feedEvery
+		switch {
+		case err == nil && last:
 			return nil
+		case err == nil:
+			failing = time.Time{}
+		case failing.IsZero():
+			failing = time.Now()
+			fallthrough
+		default:
+			if time.Since(failing) > feedGivesUp {
+				return err
+			}
+			wait = feedAgain
 		}
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-over:
-			last = true
-		case <-tick.C:
+			last, over = true, nil
+		case <-time.After(wait):
 		}
 	}
 }
