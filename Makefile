@@ -1,6 +1,7 @@
 # make build   the program, bin/ravi
 # make run     builds, then runs one sandbox on this repository and shows the patch that comes out
 # make test    everything that can be tested here, installing what the tests need
+# make soak    messages all the time, and a cluster whose servers are killed: RAVI_SOAK=5m is how long
 # make lint    format, vet and staticcheck
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
@@ -20,7 +21,7 @@ export CGO_ENABLED = 0
 # The tests do without: what they say of memory is meant for the usual setting.
 build lint: export GOGC = 400
 
-.PHONY: build run test watched plain deps lint clean
+.PHONY: build run test watched plain deps soak lint clean
 .DELETE_ON_ERROR:
 
 # The halves of the tests, and lint when it is asked for along with them, run side by side: much of a test of a sandbox
@@ -46,6 +47,9 @@ watched plain: deps build
 
 deps:
 	@scripts/test-deps
+
+soak: build
+	RAVI_SOAK=$${RAVI_SOAK:-5m} RAVI_PROGRAM=$(CURDIR)/bin/ravi $(GO) test ./internal/e2e -run '^TestSoak$$' -count=1 -v -timeout 0
 
 # After the build, which compiles what vet needs as well; and nice, since tests wait for their sandboxes beside it.
 lint: build
