@@ -354,6 +354,9 @@ func printLine(w io.Writer, name, value string) {
 }
 
 func moment(t time.Time) string {
+	if left := time.Until(t); left > time.Second {
+		return t.Local().Format("2006-01-02 15:04:05") + " (in " + age(left) + ")"
+	}
 	return t.Local().Format("2006-01-02 15:04:05") + " (" + age(time.Since(t)) + " ago)"
 }
 
