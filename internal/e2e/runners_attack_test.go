@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -76,19 +75,19 @@ func TestAStolenRunnerCredential(t *testing.T) {
 		t.Fatalf("%+v", w)
 	}
 
-	one := l.runner("one", "--capacity", "1")
+	able := l.runner("able", "--capacity", "1") // of two with as much room, the first by name
 	var mu sync.Mutex
 	var refused []string
-	nc, err := l.dial(thief, one.creds, nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+	nc, err := l.dial(thief, able.creds, nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 		mu.Lock()
 		defer mu.Unlock()
 		refused = append(refused, err.Error())
 	}))
 	must(t, err)
 	own, others := &heard{}, &heard{}
-	_, err = nc.Subscribe("tunnel.one.*.*.down", own.take)
+	_, err = nc.Subscribe("tunnel.able.*.*.down", own.take)
 	must(t, err)
-	subjects := []string{">", "*.>", "tunnel.>", "tunnel.bound.*.*.down", "tunnel.one.*.*.up", "work.>", "dead.>", "run.>", "runner.>", "_INBOX.>", "$SYS.>", "$JS.>"}
+	subjects := []string{">", "*.>", "tunnel.>", "tunnel.bound.*.*.down", "tunnel.able.*.*.up", "work.>", "dead.>", "run.>", "runner.>", "_INBOX.>", "$SYS.>", "$JS.>"}
 	for _, s := range subjects {
 		_, err := nc.Subscribe(s, others.take)
 		must(t, err)
@@ -104,7 +103,7 @@ func TestAStolenRunnerCredential(t *testing.T) {
 	l.send("other", "slithy toves")
 	eventually(t, "a run that the thief hears of", func() bool { return len(own.all()) > 20 })
 	all := l.over()
-	for i, name := range []string{"bound", "one"} {
+	for i, name := range []string{"bound", "able"} {
 		if got := all[i]; got.Status != store.WorkDone || got.Runner != name || got.Tries != 0 || !strings.HasSuffix(l.out(got.RunID), counted(10)) {
 			t.Errorf("%+v\n%s", got, l.out(got.RunID))
 		}
@@ -133,24 +132,6 @@ func (h *host) listen(t *testing.T, addr string) (l net.Listener) {
 	h.do(t, func() { l, err = net.Listen("tcp", addr) })
 	must(t, err)
 	return l
-}
-
-// names has the host know names for addresses, as the file says, in place of /etc/hosts.
-func (h *host) names(t *testing.T, file string) {
-	t.Helper()
-	holder := exec.Command("unshare", "-m", "sh", "-c", `mount --bind "$0" /etc/hosts && echo ready && exec cat`, file)
-	in, err := holder.StdinPipe()
-	must(t, err)
-	out, err := holder.StdoutPipe()
-	must(t, err)
-	must(t, holder.Start())
-	_, err = io.ReadFull(out, make([]byte, len("ready")))
-	must(t, err)
-	h.mounts, err = os.Open(fmt.Sprintf("/proc/%d/ns/mnt", holder.Process.Pid))
-	must(t, err)
-	must(t, in.Close())
-	_, _ = io.Copy(io.Discard, out)
-	must(t, holder.Wait())
 }
 
 // whole is a run on a runner that uses all that is secret: a key for Ravi, a lease of a model, and a secret.
@@ -202,7 +183,7 @@ func newWhole(t *testing.T, before func(*lan)) *whole {
 	must(t, err)
 
 	// The machine at home knows the site by a name, and trusts its authority.
-	w.at.names(t, s.hosts)
+	w.at.own(t, `mount --bind "$0" /etc/hosts`, s.hosts)
 	w.env = append(w.env, "SSL_CERT_FILE="+s.ca)
 	w.secret("TOKEN", "example.test:"+port, siteToken)
 	w.secret("ANTHROPIC_API_KEY", "localhost:"+modelPort, canary)
@@ -213,7 +194,7 @@ func newWhole(t *testing.T, before func(*lan)) *whole {
 		"--allow-net", "example.test:"+port+",127.0.0.1:"+port, "--", "sh", "-c", askers+`
 		ravi sessions transcript main
 		curl -sS -m 20 -H "Authorization: Bearer $TOKEN" https://example.test:`+port+`/
-		say `+hold+`
+		curl -s -m 600 -o /tmp/a/held -w "== `+hold+` %{http_code}\n" -X POST -H "$json" -H "x-api-key: $LEASE" -d "$(msg `+hold+`)" "$B/anthropic/v1/messages"
 		printf %s "$LEASE" | cut -c1-7; printf %s "$RAVI_CONTEXT_KEY" | cut -c1-5; echo more >>new`).want(0)
 	w.one = w.runner("one")
 	before(w.lan)

@@ -3,11 +3,13 @@ package e2e
 import (
 	"crypto/rand"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -103,18 +105,19 @@ func TestDaemonKilledWithRunsElsewhere(t *testing.T) {
 	t.Parallel()
 	l, r := newLAN(t, nil), plain(t)
 	l.ravi("agents", "create", "anna").want(0)
-	l.worked(r, "echo begun; sleep 10; cat TASK.md", "--cpus", "1", "--memory", "256")
-	l.runner("one", "--capacity", "5", "--cpus", "20", "--memory", "40000")
+	l.worked(r, "echo begun; sleep 30; cat TASK.md", "--cpus", "1", "--memory", "256")
 	const sessions, each = 5, 5
 	for n := range each {
 		for s := range sessions {
 			l.send(fmt.Sprint("s", s), strconv.Itoa(n))
 		}
 	}
-	under := map[string]string{}
+	l.runner("one", "--capacity", "5", "--cpus", "20", "--memory", "40000") // it finds all of it waiting
+	var under map[string]string
 	inTime(t, "five runs", func() bool {
+		under = map[string]string{}
 		for _, w := range l.all() {
-			if w.Status == store.WorkRunning {
+			if w.Status == store.WorkRunning && strings.Contains(l.out(w.RunID), "begun") {
 				under[w.SessionID] = w.RunID
 			}
 		}
@@ -216,5 +219,65 @@ func TestAMessageThatKillsItsRunner(t *testing.T) {
 	l.send("main", "live")
 	if w := l.over()[1]; w.Status != store.WorkDone {
 		t.Errorf("%+v", w)
+	}
+}
+
+// The bus's disk is full, to the last byte. What is said is kept, and it is told why it waits; a run that is under way ends
+// as it would; and when there is space again all is done, once and in order.
+func TestTheDiskOfTheBusIsFull(t *testing.T) {
+	t.Parallel()
+	l, r := newLAN(t, nil), plain(t)
+	dir := filepath.Join(l.home, "bus")
+	l.at.own(t, `cp -a "$0" "$0.before"; mount -t tmpfs -o size=40m,mode=700 none "$0"; cp -a "$0.before/." "$0"; rm -r "$0.before"`, dir)
+	l.withWorker("anna", r, "--", "sh", "-c", "echo begun; sleep 10; cat TASK.md")
+	l.runner("one")
+	l.send("main", "0")
+	under := l.says("begun")
+	ballast := filepath.Join(dir, "ballast")
+	l.at.do(t, func() {
+		if err := os.WriteFile(ballast, make([]byte, 50<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("filling the disk: %v", err)
+		}
+	})
+	for n := range 4 {
+		for _, session := range []string{"main", "other"} {
+			if n == 0 && session == "main" {
+				continue
+			}
+			l.ravi("sessions", "send", session, strconv.Itoa(n), "--agent", "anna").want(0).says("the message is kept", "the disk of "+dir+" is full", "df -h")
+		}
+	}
+	inTime(t, "the end of the run that was under way", func() bool {
+		run, err := l.st.Run(t.Context(), under.RunID)
+		must(t, err)
+		return run.Status.Final()
+	})
+	l.worked(r, "echo begun; cat TASK.md")
+	l.at.do(t, func() {
+		if err := os.Remove(ballast); err != nil {
+			t.Error(err)
+		}
+	})
+	all := l.over()
+	sessions := map[string]bool{}
+	for _, w := range all {
+		if w.Status != store.WorkDone || w.Tries != 0 {
+			t.Errorf("%+v", w)
+		}
+		sessions[w.SessionID] = true
+	}
+	if all[0].RunID != under.RunID || len(l.runs()) != 8 {
+		t.Errorf("the first was done by %s, not %s; there are %d runs", all[0].RunID, under.RunID, len(l.runs()))
+	}
+	for session := range sessions {
+		said := l.replies(session)
+		for n, text := range said {
+			if text != fmt.Sprint("begun\n", n) {
+				t.Errorf("reply %d of %s is %q", n, session, text)
+			}
+		}
+		if len(said) != 4 {
+			t.Errorf("%s has %d replies", session, len(said))
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -60,6 +61,25 @@ func (h *host) do(t *testing.T, f func()) {
 		over <- err
 	}()
 	must(t, <-over)
+}
+
+// own gives the host a mount namespace of its own, in which a script of the shell mounts something.
+func (h *host) own(t *testing.T, script string, args ...string) {
+	t.Helper()
+	holder := exec.Command("unshare", append([]string{"-m", "sh", "-ec", script + "; echo ready; exec cat"}, args...)...)
+	holder.Stderr = os.Stderr
+	in, err := holder.StdinPipe()
+	must(t, err)
+	out, err := holder.StdoutPipe()
+	must(t, err)
+	must(t, holder.Start())
+	_, err = io.ReadFull(out, make([]byte, len("ready")))
+	must(t, err)
+	h.mounts, err = os.Open(fmt.Sprintf("/proc/%d/ns/mnt", holder.Process.Pid))
+	must(t, err)
+	must(t, in.Close())
+	_, _ = io.Copy(io.Discard, out)
+	must(t, holder.Wait())
 }
 
 // cable pulls out the cable of a host, or plugs it in.
@@ -365,7 +385,7 @@ func (r *lender) empty(ids ...string) {
 // inTime is eventually for what takes minutes.
 func inTime(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	if t.Context().Err() != nil { // in a cleanup
 		ctx, cancel = context.WithTimeout(context.Background(), time.Minute)
 	}
