@@ -55,6 +55,8 @@ type Options struct {
 	// Tries is how many tries may come to nothing; 0 is 3.
 	Tries int
 	Log   *slog.Logger
+
+	taken func(id string) // of tests: work was delivered; may be nil
 }
 
 // Try is one try at work.

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -59,23 +60,36 @@ func TestOneOfASessionAtATimeAndOthersBeside(t *testing.T) {
 func TestClientsTakeTurns(t *testing.T) {
 	w := newWorld(t)
 	w.gate = true
-	var many []store.Work
+	var taken sync.Map
+	w.dispatcher(func(o *Options) { o.Runs, o.taken = 2, func(id string) { taken.Store(id, true) } })
+	delivered := func(k store.Work) {
+		w.until("the delivery of "+k.ID, func() bool { _, ok := taken.Load(k.ID); return ok })
+	}
+	// Both places are taken until all is there that is to be chosen from.
+	all := []store.Work{w.send(w.session("first", "one"), "x", store.Normal), w.send(w.session("first", "two"), "x", store.Normal)}
+	w.until("two runs", func() bool { return len(w.tries()) == 2 })
 	for i := range 12 {
-		many = append(many, w.send(w.session("big", fmt.Sprint("big", i)), "x", store.Normal))
+		all = append(all, w.send(w.session("big", fmt.Sprint("big", i)), "x", store.Normal))
 	}
 	urgent := w.send(w.session("big", "urgent"), "x", store.Urgent)
-	w.dispatcher(func(o *Options) { o.Runs = 2 })
-	w.until("two runs", func() bool { return len(w.tries()) == 2 })
-	if w.work(urgent.ID).Status != store.WorkRunning {
-		t.Error("what is urgent waits")
+	all = append(all, urgent)
+	for _, k := range all {
+		delivered(k)
 	}
+	next := func(ended, want store.Work, why string) {
+		t.Helper()
+		n := len(w.tries())
+		w.until("the run", func() bool { _, err := w.st.Run(t.Context(), w.work(ended.ID).RunID); return err == nil })
+		w.end(w.work(ended.ID).RunID, store.Run{Status: store.RunSucceeded})
+		w.until("another run", func() bool { return len(w.tries()) > n })
+		if got := w.tries()[n].Work.ID; got != want.ID {
+			t.Errorf("%s is not begun next: %s is", why, got)
+		}
+	}
+	next(all[0], urgent, "what is urgent")
 	small := w.send(w.session("small", "small"), "x", store.Low)
-	w.until("the small client's message on the bus", func() bool { return w.work(small.ID).Published != nil })
-	w.end(w.work(urgent.ID).RunID, store.Run{Status: store.RunSucceeded})
-	w.until("a third run", func() bool { return len(w.tries()) == 3 })
-	if got := w.tries()[2].Work.ID; got != small.ID {
-		t.Errorf("the next was %s of the client that has two", got)
-	}
+	delivered(small)
+	next(all[1], small, "the only one of a client that has none")
 	w.mu.Lock()
 	w.gate = false
 	for _, end := range w.free {
@@ -85,7 +99,7 @@ func TestClientsTakeTurns(t *testing.T) {
 		}
 	}
 	w.mu.Unlock()
-	w.over(append(many, small)...)
+	w.over(append(all, small)...)
 }
 
 // What the machine has memory for bounds what is begun; one is begun in any case.

@@ -248,6 +248,9 @@ func (d *Dispatcher) take(ctx context.Context, m jetstream.Msg) {
 		d.did(m.Ack())
 	default:
 		d.held[w.ID] = m // a later delivery is the one to be acknowledged
+		if d.o.taken != nil {
+			d.o.taken(w.ID)
+		}
 	}
 }
 

@@ -135,16 +135,28 @@ func TestDaemonKilledWithWork(t *testing.T) {
 	}
 	for range 3 {
 		eventually(t, "runs", func() bool {
-			running := 0
+			running, left := 0, 0
 			for _, k := range w.works() {
-				if k.Status == "running" {
+				switch k.Status {
+				case "running":
 					running++
+				case "queued":
+					left++
 				}
 			}
-			return running > 0
+			return running > 0 || left == 0
 		})
 		w.killDaemon()
 	}
+	eventually(t, "the end of most", func() bool {
+		over := 0
+		for _, k := range w.works() {
+			if k.Status == "done" {
+				over++
+			}
+		}
+		return over > sessions*each/2
+	})
 	eventually(t, "the end of all", func() bool {
 		for _, k := range w.works() {
 			if k.Status == "queued" || k.Status == "running" {

@@ -254,6 +254,7 @@ type task struct {
 		MicroUSD   int64 `json:"micro_usd"`
 		Priced     bool  `json:"priced"`
 	} `json:"models"`
+	Answer       string        `json:"answer"`
 	Conversation *conversation `json:"conversation"`
 	Suggested    []string      `json:"suggested_rules"`
 	Applied      []string      `json:"applied"`
