@@ -183,6 +183,9 @@ func (s *Store) BeginWork(ctx context.Context, id, runID, runner string) (Work, 
 	})
 }
 
+// longestRetry is how long work waits for another try at most.
+const longestRetry = time.Minute
+
 // RetryWork has work whose try, the run, came to no outcome wait for another one, not before a moment. counted says that
 // this was a try; one for which there was no room was none. It is refused with ErrFinal unless that run is the work's.
 func (s *Store) RetryWork(ctx context.Context, id, runID, reason string, notBefore time.Time, counted bool) (Work, error) {
@@ -271,12 +274,14 @@ func (s *Store) changeWorkIn(ctx context.Context, tx *sql.Tx, id string, w *Work
 }
 
 // WaitingWork gives what of a client's work could begin now: of each session the first, the most urgent and oldest in front.
+//
+// A moment that is further away than anybody waits was told by a clock that was put back since: it does not count.
 func (s *Store) WaitingWork(ctx context.Context, client string, at time.Time, limit int) ([]Work, error) {
 	return collect(ctx, s.reads, works.scan, `SELECT `+works.columns+` FROM work AS w
-		WHERE client = ? AND ended_at IS NULL AND status = 'queued' AND (not_before IS NULL OR not_before <= ?)
+		WHERE client = ?1 AND ended_at IS NULL AND status = 'queued' AND (not_before IS NULL OR not_before <= ?2 OR not_before > ?2 + ?4)
 		AND NOT EXISTS (SELECT 1 FROM work AS o WHERE o.session_id = w.session_id AND o.ended_at IS NULL
 			AND (o.status = 'running' OR o.place < w.place))
-		ORDER BY priority DESC, place LIMIT ?`, client, at.UnixMilli(), limit)
+		ORDER BY priority DESC, place LIMIT ?3`, client, at.UnixMilli(), limit, longestRetry.Milliseconds())
 }
 
 // Work finds work by its id, or by a beginning that only one has.

@@ -103,7 +103,7 @@ func TestWorkOfASessionIsDoneInOrder(t *testing.T) {
 		t.Errorf("two at once in a session: %v", err)
 	}
 	// A try that came to nothing keeps its place.
-	w, err := s.RetryWork(ctx, first.ID, "run1", "runner_gone", Now().Add(time.Hour), true)
+	w, err := s.RetryWork(ctx, first.ID, "run1", "runner_gone", Now().Add(50*time.Second), true)
 	if err != nil || w.Tries != 1 || w.Status != WorkQueued || w.Runner != "far" {
 		t.Errorf("got %+v, %v", w, err)
 	}
@@ -300,5 +300,23 @@ func TestAFullQueue(t *testing.T) {
 	}
 	if err := more(); err != nil {
 		t.Errorf("with room again: %v", err)
+	}
+}
+
+// Work waits for its moment, and not for one that a clock told which was put back since.
+func TestAClockThatWasPutBack(t *testing.T) {
+	s := newStore(t)
+	w := say(t, s, workedOn(t, s, "acme", "main"), Normal)
+	if _, err := s.BeginWork(t.Context(), w.ID, "run1", ""); err != nil {
+		t.Fatal(err)
+	}
+	now := Now()
+	if _, err := s.RetryWork(t.Context(), w.ID, "run1", "x", now.Add(30*time.Second), true); err != nil {
+		t.Fatal(err)
+	}
+	for after, want := range map[time.Duration]int{0: 0, 29 * time.Second: 0, 31 * time.Second: 1, time.Hour: 1, -10 * time.Second: 0, -time.Hour: 1} {
+		if found, err := s.WaitingWork(t.Context(), "acme", now.Add(after), 10); err != nil || len(found) != want {
+			t.Errorf("after %v: %d, %v", after, len(found), err)
+		}
 	}
 }
