@@ -261,7 +261,7 @@ func printRunners(env *command.Env, w io.Writer, l runnerList) error {
 	rows := [][]string{{"(this machine)", "ready", fmt.Sprint(l.Here), "", "", ""}}
 	for _, r := range l.Items {
 		free := r.Said.Free
-		rows = append(rows, []string{r.Name, r.State, fmt.Sprint(r.Work), fmt.Sprintf("%.1f", free.CPUs), fmt.Sprint(free.MemoryMiB), age(time.Since(r.SeenAt))})
+		rows = append(rows, []string{r.Name, r.State, fmt.Sprint(r.Work), fmt.Sprintf("%.1f", min(free.CPUs, 1e6)), fmt.Sprint(free.MemoryMiB), age(time.Since(r.SeenAt))})
 	}
 	return printRows(env, w, "runners", []safe.Column{{Title: "NAME", Flex: true}, {Title: "STATE"}, {Title: "WORK", Right: true}, {Title: "FREE CPUS", Right: true},
 		{Title: "FREE MIB", Right: true}, {Title: "HEARD", Right: true}}, rows, "")
