@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"path/filepath"
 
 	"ravi/internal/bus"
@@ -187,7 +188,15 @@ func isWorkedOn(ctx context.Context, env *command.Env, in sessionsSendInput, c s
 	if len(a.Work) == 0 && wanted {
 		return false, notWorkedOn(a)
 	}
-	return len(a.Work) > 0, nil
+	if len(a.Work) == 0 {
+		return false, nil
+	}
+	file, err := env.Config()
+	if err == nil && file.Bus.Off() {
+		err = &command.Error{Code: command.CodeConfig, Message: "the message is not sent: nobody could work on it, since bus.enabled in config.json is false",
+			Hint: "ravi config set bus.enabled true && ravi daemon restart, or only keep it: --no-work", Status: http.StatusServiceUnavailable, Exit: command.ExitFailed}
+	}
+	return true, err
 }
 
 // awaitReply waits until the work on a message is over, and adds what came of it.
