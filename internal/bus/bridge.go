@@ -33,7 +33,7 @@ const (
 	// What a guest sends beyond guestAtOnce is passed on at guestRate, in bytes a second: the server and who listens there
 	// are everybody's.
 	guestAtOnce = 8 << 20
-	guestRate   = 1 << 20
+	guestRate   = 4 << 20
 )
 
 // Bridges are the connections of a run's guests.
