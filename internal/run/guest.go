@@ -6,6 +6,7 @@ import (
 	"io"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"ravi/internal/gitbox"
 	"ravi/sandbox"
@@ -70,6 +71,15 @@ func (s *state) layout() gitbox.Layout {
 	}
 	work := s.sb.Workspace()
 	return gitbox.Layout{Work: work, Private: filepath.Join(filepath.Dir(work), "private"), User: s.sb.User(), Root: s.sb.User()}
+}
+
+// enterWithin bounds the way of a repository into the sandbox: whatever holds it up in there, the run ends and says so.
+const enterWithin = 30 * time.Minute
+
+func (s *state) enterInTime(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, enterWithin, fmt.Errorf("the repository was not in the sandbox within %v", enterWithin))
+	defer cancel()
+	return s.enter(ctx)
 }
 
 func (s *state) enter(ctx context.Context) error {

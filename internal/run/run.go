@@ -329,7 +329,7 @@ func (s *state) all(ctx context.Context) (err error) {
 	for _, n := range s.sb.Notes {
 		s.note("%s", n)
 	}
-	if err := s.step("clone", "Clone inside", func() error { return s.enter(ctx) }); err != nil {
+	if err := s.step("clone", "Clone inside", func() error { return s.enterInTime(ctx) }); err != nil {
 		return s.ended(ctx, err)
 	}
 	if err := s.checkNode(ctx); err != nil {
