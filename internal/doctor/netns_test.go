@@ -138,14 +138,18 @@ func (c cable) give(t *testing.T, ns, addr string) {
 	ip(t, args...)
 }
 
-// settle waits until no address is still being asked for.
+// settle waits until the address is there that the kernel makes by itself, and none is still being asked for.
 func (c cable) settle(t *testing.T) {
 	for range 400 {
 		out, err := exec.Command("ip", "-n", c.host, "addr", "show", "tentative").CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-		if len(bytes.TrimSpace(out)) == 0 {
+		own, err := exec.Command("ip", "-n", c.host, "addr", "show", "dev", "eth0", "scope", "link").CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, own)
+		}
+		if len(bytes.TrimSpace(out)) == 0 && bytes.Contains(own, []byte("fe80")) {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
