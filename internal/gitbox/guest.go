@@ -139,7 +139,7 @@ func (b *Base) Enter(ctx context.Context, g Guest, l Layout) error {
 			cp "$2/base.git/$f" "$1/.git/$f" && chmod 0644 "$1/.git/$f" && chown "$6" "$1/.git/$f"
 		done`},
 		{l.User, `cd "$1" && printf '%s\n' "$4" >.git/HEAD
-		git config user.name ravi && git config user.email ravi@localhost
+		printf '[user]\n\tname = ravi\n\temail = ravi@localhost\n' >>.git/config # two programs less
 		[ -z "$7" ] || git config core.autocrlf "$7"
 		[ -z "$8" ] || git config core.eol "$8"
 		git read-tree --reset -u "$5"
