@@ -586,5 +586,9 @@ func ports(t *testing.T, sb *sandbox.Sandbox) {
 	for _, c := range all {
 		c.Close()
 	}
-	noLeaks(t, before)
+	// So many calls may have been given a second connection to the relay, which is kept for the next ones.
+	eventually(t, func() bool {
+		sb.Client().CloseIdleConnections()
+		return goleak.Find(before) == nil
+	})
 }
