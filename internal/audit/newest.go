@@ -2,25 +2,13 @@ package audit
 
 import (
 	"context"
-	"errors"
 	"slices"
 )
 
 // VerifyNewest is Verify for the newest rows, most of them at the most: that they follow one another, that none is missing
 // at the end, and that the head is of one of them, or of one before that is as it was. What is before them is not looked at.
 func (l Log) VerifyNewest(ctx context.Context, most int) (Report, error) {
-	path, err := l.head(ctx)
-	if err != nil {
-		return Report{}, err
-	}
-	c := chain{path: path}
-	var noHead error
-	if c.Head, err = ReadHead(path); errors.Is(err, ErrNoHead) {
-		noHead = err
-	} else if err != nil {
-		return Report{}, err
-	}
-	end, err := l.Store.AuditEnd(ctx)
+	c, end, noHead, err := l.chain(ctx)
 	if err != nil {
 		return Report{}, err
 	}
@@ -48,7 +36,7 @@ func (l Log) VerifyNewest(ctx context.Context, most int) (Report, error) {
 		if err != nil {
 			return c.Report, err
 		}
-		if err := fits(path, c.Head, found, c.last.Seq); err != nil {
+		if err := fits(c.path, c.Head, found, c.last.Seq); err != nil {
 			return c.Report, err
 		}
 	}

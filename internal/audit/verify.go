@@ -90,23 +90,26 @@ func (c *chain) end(known int64) error {
 	return nil
 }
 
+// chain begins a verification: with the head, if there is one (noHead is ErrNoHead then), and the number of the last row.
+// Both are looked at before any row is: rows may be added meanwhile.
+func (l Log) chain(ctx context.Context) (c chain, end int64, noHead, err error) {
+	if c.path, err = l.head(ctx); err != nil {
+		return c, 0, nil, err
+	}
+	if c.Head, err = ReadHead(c.path); errors.Is(err, ErrNoHead) {
+		noHead = err
+	} else if err != nil {
+		return c, 0, nil, err
+	}
+	end, err = l.Store.AuditEnd(ctx)
+	return c, end, noHead, err
+}
+
 // Verify reads the whole audit, and fails with a *Tampered at the first row that was changed, is missing, or stands where
 // it did not, and if the table is not the one that the head is of. Without a head it fails with ErrNoHead, in the end.
 // It needs the memory of one page; progress, if there is one, hears of each.
 func (l Log) Verify(ctx context.Context, progress func(done, total int64)) (Report, error) {
-	// These first: rows may be added meanwhile.
-	path, err := l.head(ctx)
-	if err != nil {
-		return Report{}, err
-	}
-	c := chain{path: path}
-	var noHead error
-	if c.Head, err = ReadHead(path); errors.Is(err, ErrNoHead) {
-		noHead = err
-	} else if err != nil {
-		return Report{}, err
-	}
-	end, err := l.Store.AuditEnd(ctx)
+	c, end, noHead, err := l.chain(ctx)
 	if err != nil {
 		return Report{}, err
 	}

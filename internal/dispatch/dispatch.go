@@ -378,12 +378,10 @@ func (d *Dispatcher) schedule(ctx context.Context) error {
 			places = slices.DeleteFunc(places, func(o *place) bool { return o == p })
 		}
 	}
-	return errors.Join(func() (errs []error) {
-		for _, q := range queues {
-			errs = append(errs, q.err)
-		}
-		return errs
-	}()...)
+	for _, q := range queues {
+		err = errors.Join(err, q.err)
+	}
+	return err
 }
 
 // queue is what of a client waits.
