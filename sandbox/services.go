@@ -2,8 +2,6 @@ package sandbox
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -103,17 +101,8 @@ type nextVisit func(ctx context.Context) (network.Visit, net.Conn, error)
 
 // callGateway has a gateway bring visits over a connection that dial makes.
 func callGateway(ctx context.Context, dial func(context.Context) (net.Conn, error)) (nextVisit, error) {
-	c, err := dial(ctx)
+	u, err := network.CallForVisits(ctx, dial)
 	if err != nil {
-		return nil, err
-	}
-	u, ok := c.(*net.UnixConn)
-	if !ok {
-		c.Close()
-		return nil, errors.New("the gateway's socket is not a unix socket")
-	}
-	if err := json.NewEncoder(u).Encode(network.Hello{Services: true}); err != nil {
-		u.Close()
 		return nil, err
 	}
 	return func(ctx context.Context) (network.Visit, net.Conn, error) {

@@ -111,6 +111,24 @@ func (d *door) open(ctx context.Context, v Visit) (net.Conn, error) {
 	}
 }
 
+// CallForVisits has a gateway tell of connections to services over a connection that dial makes; see ReadVisit.
+func CallForVisits(ctx context.Context, dial func(context.Context) (net.Conn, error)) (*net.UnixConn, error) {
+	c, err := dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		c.Close()
+		return nil, errors.New("the gateway's socket is not a unix socket")
+	}
+	if err := json.NewEncoder(u).Encode(Hello{Services: true}); err != nil {
+		u.Close()
+		return nil, err
+	}
+	return u, nil
+}
+
 // ReadVisit takes the next connection to a service from c, which said Hello.
 func ReadVisit(c *net.UnixConn) (Visit, net.Conn, error) {
 	var v Visit

@@ -3,9 +3,6 @@ package runner
 import (
 	"bufio"
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -22,31 +19,13 @@ func (s *served) serve(ctx context.Context) error {
 	if s.serves {
 		return nil
 	}
-	c, err := s.call(ctx)
+	c, err := network.CallForVisits(ctx, s.inst.DialEvents)
 	if err != nil {
 		return err
 	}
 	s.serves = true
 	s.work.Go(func() { s.visits(ctx, c) })
 	return nil
-}
-
-// call tells the network's gateway who is to be visited.
-func (s *served) call(ctx context.Context) (*net.UnixConn, error) {
-	c, err := s.inst.DialEvents(ctx)
-	if err != nil {
-		return nil, err
-	}
-	u, ok := c.(*net.UnixConn)
-	if !ok {
-		c.Close()
-		return nil, errors.New("the gateway's socket is not a unix socket")
-	}
-	if err := json.NewEncoder(u).Encode(network.Hello{Services: true}); err != nil {
-		u.Close()
-		return nil, fmt.Errorf("the sandbox's network: %w", err)
-	}
-	return u, nil
 }
 
 // visits brings them, until the sandbox or the session is over. A gateway that hung up is called again.
@@ -70,7 +49,7 @@ func (s *served) visits(ctx context.Context, u *net.UnixConn) {
 		case <-time.After(time.Second):
 		}
 		var err error
-		if u, err = s.call(ctx); err != nil {
+		if u, err = network.CallForVisits(ctx, s.inst.DialEvents); err != nil {
 			return // it has ended
 		}
 	}
