@@ -505,6 +505,9 @@ func ports(t *testing.T, sb *sandbox.Sandbox) {
 		t.Fatal(err)
 	}
 	<-running
+	if _, err := holder.Write([]byte("\n")); err != nil { // once it is read, all that feeds the process is there, and belongs to before
+		t.Fatal(err)
+	}
 	before := goleak.IgnoreCurrent()
 	ctx, cancel := context.WithCancel(t.Context())
 	for _, port := range []int{4001, 4002} {
@@ -565,6 +568,8 @@ func ports(t *testing.T, sb *sandbox.Sandbox) {
 	defer func() {
 		if len(all) < most {
 			t.Logf("%d are open; the next one: %v", len(all), last)
+		} else if t.Failed() && last != nil {
+			t.Log(last)
 		}
 	}()
 	eventually(t, func() bool { // once those from before are over; what is open stays so, or each try would be in the next one's way
@@ -589,6 +594,7 @@ func ports(t *testing.T, sb *sandbox.Sandbox) {
 	// So many calls may have been given a second connection to the relay, which is kept for the next ones.
 	eventually(t, func() bool {
 		sb.Client().CloseIdleConnections()
-		return goleak.Find(before) == nil
+		last = goleak.Find(before)
+		return last == nil
 	})
 }

@@ -143,10 +143,19 @@ func (w *world) start(ctx context.Context, t Try) error {
 	return nil
 }
 
+// end has a run end, once it is begun: the record has it before.
 func (w *world) end(runID string, how store.Run) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.free[runID] <- how
+	w.t.Helper()
+	w.until("the beginning of the run "+runID, func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		select {
+		case w.free[runID] <- how: // or nil, on which nothing can be sent
+			return true
+		default:
+			return false
+		}
+	})
 }
 
 func (w *world) tries() []Try {
