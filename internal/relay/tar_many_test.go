@@ -55,6 +55,9 @@ func readMany(t *testing.T, r io.Reader) (n int) {
 
 // A folder of a million files passes whole, and is at no moment held.
 func TestCopyTarPassesAMillionFiles(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a million files: not with -short")
+	}
 	const many = 1_000_000
 	var before, after runtime.MemStats
 	runtime.GC()

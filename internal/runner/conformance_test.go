@@ -10,10 +10,7 @@ import (
 )
 
 // A sandbox on a runner is like every other one.
-func TestConformance(t *testing.T) {
-	conform(t, newRig(t, Options{}))
-}
-
+// conform has the sandboxes of a rig do all that a sandbox does.
 func conform(t *testing.T, g *rig) {
 	sandboxtest.Run(t, sandboxtest.Factory{
 		Home:     g.home,

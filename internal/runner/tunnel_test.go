@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -135,7 +134,5 @@ func TestOverTunnel(t *testing.T) {
 	})
 	t.Run("contents", func(t *testing.T) { contentsAreSeen(t, g) })
 	t.Run("network", func(t *testing.T) { needNetwork(t); networkHolds(t, g) })
-	if !testing.Short() || os.Getenv("RAVI_TEST_TUNNEL") != "" {
-		t.Run("conformance", func(t *testing.T) { conform(t, g) })
-	}
+	t.Run("conformance", func(t *testing.T) { conform(t, g) })
 }

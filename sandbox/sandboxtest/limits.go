@@ -156,6 +156,9 @@ func (s suite) disk(t *testing.T) {
 		r.sh(t, "rm -f /tmp/x && echo ok > /tmp/y && cat /tmp/y")
 	})
 	t.Run("a file written from outside", func(t *testing.T) {
+		if testing.Short() {
+			t.Skip("moves 1.3 GiB")
+		}
 		err := r.Files().Write(ctx(t), "/tmp/half", &counting{left: 1300 << 20})
 		if !errors.Is(err, sandbox.ErrDiskFull) {
 			t.Errorf("got %v, want ErrDiskFull", err)
@@ -166,6 +169,9 @@ func (s suite) disk(t *testing.T) {
 		}
 	})
 	t.Run("an archive", func(t *testing.T) {
+		if testing.Short() {
+			t.Skip("moves 1.3 GiB")
+		}
 		err := r.Files().Untar(ctx(t), "/tmp/in", bigTar(1300<<20))
 		if !errors.Is(err, sandbox.ErrDiskFull) {
 			t.Errorf("got %v, want ErrDiskFull", err)
