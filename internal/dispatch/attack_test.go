@@ -256,13 +256,9 @@ func writeSparse(t *testing.T, path string, size int64) {
 // streams makes those of a dispatcher.
 func (w *world) streams(d *Dispatcher) jetstream.JetStream {
 	w.t.Helper()
-	js, err := jetstream.New(w.nc)
-	if err == nil {
-		d.js = js
-		err = d.begin(w.t.Context())
-	}
-	if err != nil {
+	d.js = newJetStream(w.t, w.nc)
+	if err := d.begin(w.t.Context()); err != nil {
 		w.t.Fatal(err)
 	}
-	return js
+	return d.js
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"os"
 	"testing"
 	"time"
 
@@ -20,8 +21,10 @@ func TestStreamsOfACluster(t *testing.T) {
 		t.Run(fmt.Sprint(c.servers), func(t *testing.T) {
 			var ports []int
 			var routes []*url.URL // each knows all, or they would not know how many they are
+			// At an address of this process, where no other test takes a port that was free a moment ago.
+			host := fmt.Sprintf("127.%d.%d.1", 1+os.Getpid()>>8&0x7f, os.Getpid()&0xff)
 			for range c.servers {
-				l, err := net.Listen("tcp", "127.0.0.1:0")
+				l, err := net.Listen("tcp", host+":0")
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -38,7 +41,7 @@ func TestStreamsOfACluster(t *testing.T) {
 					Cluster: server.ClusterOpts{Name: "c"},
 				}
 				if c.servers > 1 {
-					o.Cluster.Host, o.Cluster.Port, o.Routes = "127.0.0.1", ports[i], routes
+					o.Cluster.Host, o.Cluster.Port, o.Routes = host, ports[i], routes
 				}
 				s, err := server.NewServer(o)
 				if err != nil {
@@ -52,31 +55,33 @@ func TestStreamsOfACluster(t *testing.T) {
 				all = append(all, s)
 			}
 			for _, s := range all { // none is before all are
-				if !s.ReadyForConnections(30 * time.Second) {
+				if !s.ReadyForConnections(2 * time.Minute) {
 					t.Fatal("a server does not start")
 				}
 			}
-			nc, err := nats.Connect(all[0].ClientURL())
+			nc, err := nats.Connect(all[0].ClientURL(), nats.Timeout(time.Minute))
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(nc.Close)
-			js, err := jetstream.New(nc)
-			if err != nil {
-				t.Fatal(err)
-			}
-			d := &Dispatcher{o: Options{Conn: nc}, js: js}
-			for end := time.Now().Add(time.Minute); ; { // a cluster needs a while for its first vote
-				if err = d.stream(t.Context(), streams[0]); err == nil {
-					break
-				}
-				if time.Now().After(end) {
+			// A cluster needs a while for its first vote, and may vote anew.
+			var s jetstream.Stream
+			until(t, "the stream", func() bool {
+				js, err := jetstream.New(nc)
+				if err != nil {
 					t.Fatal(err)
 				}
-			}
-			s, err := js.Stream(t.Context(), WorkStream)
-			if err != nil || s.CachedInfo().Config.Replicas != c.replicas {
-				t.Errorf("%+v %v", s, err)
+				d := &Dispatcher{o: Options{Conn: nc}, js: js}
+				if err = d.stream(t.Context(), streams[0]); err == nil {
+					s, err = js.Stream(t.Context(), WorkStream)
+				}
+				if err != nil {
+					t.Log(err)
+				}
+				return err == nil
+			})
+			if got := s.CachedInfo().Config; got.Replicas != c.replicas {
+				t.Errorf("%+v", got)
 			}
 		})
 	}

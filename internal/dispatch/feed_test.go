@@ -4,8 +4,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-
-	"github.com/nats-io/nats.go/jetstream"
 )
 
 // A bus that takes nothing at first is asked again, also when the run is over by then.
@@ -15,10 +13,7 @@ func TestOutputWaitsForTheBus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := newJetStream(t, nc)
 	path := filepath.Join(t.TempDir(), "stdout.log")
 	if err := os.WriteFile(path, []byte("said"), 0o600); err != nil {
 		t.Fatal(err)

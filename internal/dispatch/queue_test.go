@@ -3,8 +3,6 @@ package dispatch
 import (
 	"testing"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"ravi/internal/store"
 )
 
@@ -14,10 +12,7 @@ func TestABusThatLosesItsStreams(t *testing.T) {
 	w.dispatcher()
 	c := w.session("acme", "main")
 	w.over(w.send(c, "before", store.Normal))
-	js, err := jetstream.New(w.nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := newJetStream(t, w.nc)
 	for _, name := range []string{WorkStream, DeadStream, RunsStream} {
 		if err := js.DeleteStream(t.Context(), name); err != nil {
 			t.Fatal(err)

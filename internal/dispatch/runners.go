@@ -19,9 +19,8 @@ import (
 )
 
 const (
-	// StatusEvery is how often a runner says how it is, and silentAfter how long what it said holds.
+	// StatusEvery is how often a runner says how it is.
 	StatusEvery = 2 * time.Second
-	silentAfter = 10 * time.Second
 	// noteEvery is how often what is unchanged is written down again.
 	noteEvery = 10 * time.Second
 	// longestStatus and mostRunners bound what is kept of what runners say, and saidApart how often each is heard once it
@@ -32,10 +31,15 @@ const (
 	saidInARow    = 10
 	// mostOfRunner is how many sandboxes a runner is believed to have room for.
 	mostOfRunner = 10_000
-	// firstPause is how long a runner that did not answer is given nothing, and longestPause how long at most, when it never
-	// does.
-	firstPause   = 5 * time.Second
-	longestPause = 5 * time.Minute
+	longestPause  = 5 * time.Minute
+)
+
+// Tests, which do not know how long they take, make these longer.
+var (
+	// silentAfter is how long what a runner said holds.
+	silentAfter = 10 * time.Second
+	// firstPause is how long a runner that did not answer is given nothing; when it never does, longestPause at most.
+	firstPause = 5 * time.Second
 )
 
 // Said is what a runner says of itself on the bus, as JSON.

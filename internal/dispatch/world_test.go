@@ -20,7 +20,11 @@ import (
 	"ravi/internal/store"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// What a runner said once holds for all of a test, and one that did not answer stays out of it, however slow the machine.
+	silentAfter, firstPause = time.Hour, time.Hour
+	goleak.VerifyTestMain(m)
+}
 
 // world is a record, a bus, and runs that are not real.
 type world struct {
@@ -45,10 +49,10 @@ func newBus(t *testing.T, dir string) (*server.Server, *nats.Conn) {
 		t.Fatal(err)
 	}
 	s.Start()
-	if !s.ReadyForConnections(10 * time.Second) {
+	if !s.ReadyForConnections(time.Minute) {
 		t.Fatal("the server does not start")
 	}
-	nc, err := nats.Connect(s.ClientURL(), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))
+	nc, err := nats.Connect(s.ClientURL(), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.Timeout(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,6 +62,16 @@ func newBus(t *testing.T, dir string) (*server.Server, *nats.Conn) {
 		s.WaitForShutdown()
 	})
 	return s, nc
+}
+
+// newJetStream is one that waits for as long as a loaded machine takes.
+func newJetStream(t *testing.T, nc *nats.Conn) jetstream.JetStream {
+	t.Helper()
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return js
 }
 
 func newWorld(t *testing.T) *world {
@@ -196,13 +210,18 @@ func (w *world) send(c store.Session, text string, p store.Priority) store.Work 
 // until waits for a condition that the dispatcher brings about.
 func (w *world) until(what string, is func() bool) {
 	w.t.Helper()
-	deadline := time.After(60 * time.Second)
+	until(w.t, what, is)
+}
+
+func until(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	deadline := time.After(5 * time.Minute) // on a machine that does much else
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for !is() {
 		select {
 		case <-deadline:
-			w.t.Fatalf("%s did not come about", what)
+			t.Fatalf("%s did not come about", what)
 		case <-tick.C:
 		}
 	}
@@ -239,11 +258,7 @@ func (w *world) said(c store.Session) (texts []string) {
 // left is how many messages a stream holds.
 func (w *world) left(stream string) uint64 {
 	w.t.Helper()
-	js, err := jetstream.New(w.nc)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	s, err := js.Stream(w.t.Context(), stream)
+	s, err := newJetStream(w.t, w.nc).Stream(w.t.Context(), stream)
 	if err != nil {
 		w.t.Fatal(err)
 	}
