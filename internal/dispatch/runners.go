@@ -31,7 +31,7 @@ const (
 	saidInARow    = 10
 	// mostOfRunner is how many sandboxes a runner is believed to have room for.
 	mostOfRunner = 10_000
-	longestPause  = 5 * time.Minute
+	longestPause = 5 * time.Minute
 )
 
 // Tests, which do not know how long they take, make these longer.
