@@ -286,8 +286,8 @@ func (s *Server) follow(p *proc, w *wiring, status <-chan syscall.WaitStatus, on
 	end := endEvent(ws)
 	end.Oom, end.TimedOut, end.OutputLeft = p.oom, p.timedOut, left
 	p.mu.Unlock()
+	s.procs.ended(p) // before anybody is told: who was told does not find it among those that run
 	p.out.finish(end)
-	s.procs.ended(p)
 	if onEnded != nil {
 		onEnded(p)
 	}
@@ -434,9 +434,13 @@ func (p *proc) writeInput(data []byte, toTerminal bool, cancel <-chan struct{}) 
 	if err := f.SetWriteDeadline(time.Time{}); err != nil && !errors.Is(err, os.ErrNoDeadline) {
 		return inputError(p, err)
 	}
-	stop := make(chan struct{})
-	defer close(stop)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	defer func() {
+		close(stop)
+		<-stopped // before the next write, which it would end
+	}()
 	go func() {
+		defer close(stopped)
 		select {
 		case <-cancel:
 		case <-p.exited:
