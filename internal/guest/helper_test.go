@@ -23,10 +23,22 @@ import (
 	"ravi/internal/link"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	code := m.Run()
+	// What is closed ends soon, and not at once where much else is at work.
+	err := goleak.Find()
+	for deadline := time.Now().Add(testPatience); code == 0 && err != nil && time.Now().Before(deadline); {
+		err = goleak.Find()
+	}
+	if code == 0 && err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
 
 // patience bounds waiting for what must happen; nothing is measured by it.
-const testPatience = 30 * time.Second
+const testPatience = 2 * time.Minute
 
 func testContext(t *testing.T) context.Context {
 	t.Helper()
