@@ -24,10 +24,15 @@ func keeperOf(t *testing.T, s *supervisor, say ...string) *Handle {
 		t.Fatal(err)
 	}
 	s.lines = make(chan line)
-	done := make(chan struct{})
-	t.Cleanup(func() { l.Close(); close(done) })
+	done, over := make(chan struct{}), make(chan struct{})
+	t.Cleanup(func() {
+		l.Close()
+		close(done)
+		<-over // the lanes are its own until then
+	})
 	go s.accept(l)
 	go func() {
+		defer close(over)
 		for {
 			select {
 			case got := <-s.lines:
