@@ -15,14 +15,13 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"ravi/internal/backend"
 	"ravi/internal/keeper"
+	"ravi/internal/leaktest"
 	"ravi/internal/network"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // nothing is never answered.
 func nothing(Head, net.Conn) {}
