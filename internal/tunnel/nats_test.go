@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,7 +27,9 @@ type natsServer struct {
 
 func startNATS(t testing.TB, change ...func(*server.Options)) *natsServer {
 	t.Helper()
-	n := &natsServer{t: t, opts: server.Options{Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true}}
+	// At an address of this process, where nobody else takes the port while the server is started again.
+	host := fmt.Sprintf("127.%d.%d.1", 1+os.Getpid()>>8&0x7f, os.Getpid()&0xff)
+	n := &natsServer{t: t, opts: server.Options{Host: host, Port: -1, NoLog: true, NoSigs: true}}
 	for _, c := range change {
 		c(&n.opts)
 	}
@@ -43,7 +47,7 @@ func (n *natsServer) start() {
 		n.t.Fatal(err)
 	}
 	s.Start()
-	if !s.ReadyForConnections(20 * time.Second) {
+	if !s.ReadyForConnections(2 * time.Minute) {
 		n.t.Fatal("the server does not start")
 	}
 	n.s = s
@@ -196,7 +200,7 @@ func (c brittleConn) Write(p []byte) (int, error) {
 func TestBrokenSocketIsALoss(t *testing.T) {
 	n := startNATS(t)
 	d := &brittle{}
-	nc, err := nats.Connect("nats://"+n.addr(), nats.SetCustomDialer(d), nats.MaxReconnects(-1), nats.ReconnectWait(time.Millisecond),
+	nc, err := nats.Connect("nats://"+n.addr(), nats.SetCustomDialer(d), nats.MaxReconnects(-1), nats.ReconnectWait(time.Millisecond), nats.Timeout(time.Minute),
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	if err != nil {
 		t.Fatal(err)
@@ -262,7 +266,7 @@ func TestManyStreamsOverNATS(t *testing.T) {
 // The server is started anew in the middle, and everybody comes back to it.
 func TestServerRestartIsNotNoticed(t *testing.T) {
 	n := startNATS(t)
-	near, far := natsPair(t, n, options{dead: 30 * time.Second})
+	near, far := natsPair(t, n, options{})
 	c, a := open(t, near, far)
 	carry(t, c, a, 20<<20, func() {
 		n.stop()
@@ -274,7 +278,7 @@ func TestServerRestartIsNotNoticed(t *testing.T) {
 func TestShortCutIsNotNoticed(t *testing.T) {
 	n := startNATS(t)
 	cables := []*cable{newCable(t, n.addr()), newCable(t, n.addr())}
-	near, far := pair(t, natsBus{connect(t, cables[0].addr())}, natsBus{connect(t, cables[1].addr())}, options{dead: 30 * time.Second})
+	near, far := pair(t, natsBus{connect(t, cables[0].addr())}, natsBus{connect(t, cables[1].addr())}, options{})
 	for _, w := range cables {
 		for _, cut := range []bool{true, false} {
 			c, a := open(t, near, far)
@@ -291,14 +295,25 @@ func TestShortCutIsNotNoticed(t *testing.T) {
 	}
 }
 
+// soonDead has a session that is cut off wait for a moment only. Before, on a machine that does much else, it might take
+// that for a cut.
+func soonDead(s *Session) {
+	s.conn.mu.Lock()
+	s.conn.dead = 700 * time.Millisecond
+	s.conn.mu.Unlock()
+	s.conn.kick()
+}
+
 // A cut for longer than Dead ends both ends, each by its own clock.
 func TestLongCutEndsBothEnds(t *testing.T) {
 	for _, cut := range []bool{true, false} {
 		n := startNATS(t)
 		w := newCable(t, n.addr())
-		near, far := pair(t, natsBus{connect(t, w.addr())}, natsBus{connect(t, n.addr())}, options{dead: 700 * time.Millisecond})
+		near, far := pair(t, natsBus{connect(t, w.addr())}, natsBus{connect(t, n.addr())}, options{})
 		c, a := open(t, near, far)
 		w.set(cut, !cut)
+		soonDead(near)
+		soonDead(far)
 		for _, s := range []*Session{near, far} {
 			<-s.Done()
 			if err := s.Err(); !errors.Is(err, ErrSilent) {
@@ -318,9 +333,10 @@ func TestLongCutEndsBothEnds(t *testing.T) {
 func TestKilledEndIsFoundSilent(t *testing.T) {
 	n := startNATS(t)
 	nc := connect(t, n.addr())
-	near, far := pair(t, natsBus{nc}, natsBus{connect(t, n.addr())}, options{dead: 700 * time.Millisecond})
+	near, far := pair(t, natsBus{nc}, natsBus{connect(t, n.addr())}, options{})
 	_, a := open(t, near, far)
 	nc.Close()
+	soonDead(far)
 	if _, err := a.Read(make([]byte, 1)); !errors.Is(err, ErrSilent) {
 		t.Fatal(err)
 	}
@@ -365,8 +381,8 @@ func TestDialSaysWhatIsWrong(t *testing.T) {
 	_, other := parties(t)
 	down, up := testName.Subjects()
 	config := Config{Conn: nc, Send: down, Receive: up, Self: dp.self, Peer: dp.peer}
-	try := func(c Config) error {
-		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+	try := func(c Config, patience time.Duration) error {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		s, err := Dial(ctx, c)
 		if err == nil {
@@ -374,7 +390,7 @@ func TestDialSaysWhatIsWrong(t *testing.T) {
 		}
 		return err
 	}
-	if err := try(config); !errors.Is(err, ErrUnanswered) || !errors.Is(err, context.DeadlineExceeded) {
+	if err := try(config, 300*time.Millisecond); !errors.Is(err, ErrUnanswered) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatal(err)
 	}
 	l, err := Listen(nc, Wildcard(testName.Runner), lp.self, lp.peer, func(ctx context.Context, _ Name, _ *Session) { <-ctx.Done() }, WithSessions(1))
@@ -384,7 +400,7 @@ func TestDialSaysWhatIsWrong(t *testing.T) {
 	defer l.Close()
 	wrong := config
 	wrong.Self = other.self
-	if err := try(wrong); !errors.Is(err, ErrUnanswered) {
+	if err := try(wrong, 300*time.Millisecond); !errors.Is(err, ErrUnanswered) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]Config{
@@ -395,7 +411,7 @@ func TestDialSaysWhatIsWrong(t *testing.T) {
 		"no peer":       {Conn: nc, Send: down, Receive: up, Self: dp.self},
 		"small window":  {Conn: nc, Send: down, Receive: up, Self: dp.self, Peer: dp.peer, Window: 1},
 	} {
-		if err := try(c); err == nil || errors.Is(err, ErrUnanswered) {
+		if err := try(c, time.Minute); err == nil || errors.Is(err, ErrUnanswered) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -406,7 +422,7 @@ func TestDialSaysWhatIsWrong(t *testing.T) {
 	defer s.Close()
 	second := config
 	second.Send, second.Receive = Name{testName.Runner, "02RUN", 1}.Subjects()
-	if err := try(second); !errors.Is(err, ErrBusy) {
+	if err := try(second, 2*time.Minute); !errors.Is(err, ErrBusy) {
 		t.Fatal(err)
 	}
 }
