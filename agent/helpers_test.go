@@ -13,8 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"ravi/internal/leaktest"
 	"ravi/sandbox"
 	"ravi/sandbox/sandboxtest"
 )
@@ -24,7 +23,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 // patience is how long is waited for what must come.

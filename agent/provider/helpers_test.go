@@ -11,14 +11,13 @@ import (
 	"sync"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"ravi/agent"
 	"ravi/internal/broker/check"
+	"ravi/internal/leaktest"
 	"ravi/internal/modeltest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 const key = "key-of-the-test"
 

@@ -11,14 +11,13 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"ravi/internal/audit"
+	"ravi/internal/leaktest"
 	"ravi/internal/procid"
 	"ravi/internal/store"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // world is a run with an asker, and another process's view of the same record.
 type world struct {

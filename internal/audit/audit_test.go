@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 	_ "modernc.org/sqlite" // to tamper with the file
 
+	"ravi/internal/leaktest"
 	"ravi/internal/store"
 )
 
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	code := m.Run()
-	if err := goleak.Find(); err != nil && code == 0 {
+	if err := leaktest.Find(); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}

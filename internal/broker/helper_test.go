@@ -16,13 +16,12 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"ravi/internal/broker/check"
 	"ravi/internal/guard"
+	"ravi/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 const realKey = "sk-real-0123456789-abcdef"
 

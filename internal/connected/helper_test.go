@@ -15,10 +15,10 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"go.uber.org/goleak"
+	"ravi/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 const testKey = "rctx_AbCdEfGhIjKlMnOpQrStUvWxYz0123456789-_AbCde"
 

@@ -13,8 +13,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"go.uber.org/goleak"
 
+	"ravi/internal/leaktest"
 	"ravi/internal/procid"
 	"ravi/internal/run"
 	"ravi/internal/store"
@@ -23,7 +23,7 @@ import (
 func TestMain(m *testing.M) {
 	// What a runner said once holds for all of a test, and one that did not answer stays out of it, however slow the machine.
 	silentAfter, firstPause = time.Hour, time.Hour
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 // world is a record, a bus, and runs that are not real.

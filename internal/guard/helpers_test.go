@@ -14,14 +14,14 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
+	"ravi/internal/leaktest"
 )
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv("GUARD_TEST_ROLE"); role != "" {
 		os.Exit(play(role))
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 // privateDir is a folder that a socket may lie in.

@@ -26,6 +26,7 @@ import (
 	"ravi/internal/guestapi"
 	"ravi/internal/guestapi/process"
 	"ravi/internal/keeper"
+	"ravi/internal/leaktest"
 )
 
 // linked runs a relay in this process between a guest that the test plays and
@@ -69,7 +70,7 @@ func linked(t *testing.T, guest func(net.Conn)) (*guestapi.Client, <-chan int) {
 		<-guestOver
 		trans.CloseIdleConnections()
 		os.RemoveAll(dir)
-		goleak.VerifyNone(t, before)
+		leaktest.None(t, before)
 	})
 	return guestapi.NewClient(&http.Client{Transport: trans}, "http://guest"), status
 }

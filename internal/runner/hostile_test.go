@@ -22,6 +22,7 @@ import (
 	"ravi/internal/backend"
 	"ravi/internal/backend/remote"
 	"ravi/internal/keeper"
+	"ravi/internal/leaktest"
 	"ravi/sandbox"
 )
 
@@ -196,7 +197,7 @@ func TestSpecIsTheRunners(t *testing.T) {
 
 // Streams that make no sense end by themselves, and leave the others alone.
 func TestHostileStreams(t *testing.T) {
-	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	defer leaktest.None(t, goleak.IgnoreCurrent())
 	g, _ := fakeRig(t, Options{})
 	s := g.dial(t)
 	_, early := begin(t, s, remote.Head{Kind: remote.KindPause})

@@ -11,12 +11,12 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
+	"ravi/internal/leaktest"
 )
 
 // No way of printing, encoding or logging shows a value, wherever it stands.
 func TestNothingShowsAValue(t *testing.T) {
-	defer goleak.VerifyNone(t)
+	defer leaktest.None(t)
 	s, now := newStore(t)
 	h := newHub(t, now)
 	ctx := t.Context()

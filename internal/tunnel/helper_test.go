@@ -14,10 +14,11 @@ import (
 	"time"
 
 	"github.com/nats-io/nkeys"
-	"go.uber.org/goleak"
+
+	"ravi/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // memBus is a bus in memory. hook sees each packet before it is delivered, and says what is delivered instead.
 type memBus struct {
@@ -281,7 +282,7 @@ func pairOf(t testing.TB, near, far bus, dp, lp party, o options, opts ...Option
 			t.Error(err)
 		}
 	})
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	down, up := testName.Subjects()
 	s, err := dial(ctx, near, Config{Send: down, Receive: up, Self: dp.self, Peer: dp.peer, Dead: o.dead, Window: o.window})
@@ -295,7 +296,7 @@ func pairOf(t testing.TB, near, far bus, dp, lp party, o options, opts ...Option
 // open opens a stream and takes it at the other end.
 func open(t testing.TB, from, to *Session) (near, far *Stream) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	c, err := from.Open(ctx)
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"ravi/internal/leaktest"
 	"ravi/internal/network/tap"
 )
 
@@ -178,7 +179,7 @@ func plug(t *testing.T) *plugged {
 			t.Errorf("%d flows are left", n)
 		}
 		p.Close()
-		goleak.VerifyNone(t, before)
+		leaktest.None(t, before)
 	})
 	return &plugged{c, h, p.Namespace}
 }

@@ -13,6 +13,8 @@ import (
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"ravi/internal/leaktest"
 )
 
 // sockets are the two ends between a dialer and its client.
@@ -48,7 +50,7 @@ func pair(t *testing.T, s *Server) *Client {
 			t.Errorf("the dialer: %v", err)
 		}
 		ends[0].Close()
-		goleak.VerifyNone(t, before)
+		leaktest.None(t, before)
 	})
 	return client
 }

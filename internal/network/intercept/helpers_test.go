@@ -18,10 +18,10 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
+	"ravi/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 const site = "site.test"
 

@@ -11,15 +11,14 @@ import (
 	"sync"
 	"testing"
 
-	"go.uber.org/goleak"
-
+	"ravi/internal/leaktest"
 	"ravi/internal/network"
 	"ravi/internal/network/dial"
 	"ravi/internal/network/inject"
 	"ravi/internal/network/policy"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // target counts who connects to it.
 type target struct {
