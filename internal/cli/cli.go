@@ -255,5 +255,9 @@ func usageError(cmd *cobra.Command, err error) error {
 	if secret := (secretFlagError{}); errors.As(err, &secret) {
 		err = secret.error
 	}
+	// No flag's name is a number.
+	if none := (interface{ GetSpecifiedName() string })(nil); errors.As(err, &none) && strings.Trim(none.GetSpecifiedName(), "0123456789") == "" {
+		return command.Usage(err.Error(), fmt.Sprintf("a negative number comes after --: %s -- …", cmd.CommandPath()))
+	}
 	return command.Usage(err.Error(), fmt.Sprintf("see %s --help", cmd.CommandPath()))
 }
