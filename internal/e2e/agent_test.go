@@ -3,7 +3,6 @@ package e2e
 import (
 	"cmp"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -141,11 +140,7 @@ func TestAgentPrograms(t *testing.T) {
 				}
 			}
 			run.silent(canary)
-			if err := filepath.WalkDir(w.home, func(name string, d fs.DirEntry, err error) error {
-				if err != nil || !d.Type().IsRegular() {
-					return err
-				}
-				b, err := os.ReadFile(name)
+			eachFile(t, w.home, func(name string, b []byte) {
 				if strings.Contains(string(b), canary) {
 					t.Errorf("%s holds the key", name)
 				}
@@ -154,10 +149,7 @@ func TestAgentPrograms(t *testing.T) {
 						t.Errorf("%s holds the lease", name)
 					}
 				}
-				return err
-			}); err != nil {
-				t.Fatal(err)
-			}
+			})
 			told := run.task()
 			if told.Agent != c.name || told.Models.Requests < 2 || told.Models.First <= 0 || told.Models.Input < 1000 || told.Models.Output < 20 {
 				t.Errorf("task.json says %+v", told)

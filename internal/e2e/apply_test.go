@@ -24,7 +24,7 @@ func TestApply(t *testing.T) {
 	})
 	t.Run("moved on", func(t *testing.T) {
 		w, r := newWorld(t), plain(t)
-		s := w.start(r, "--apply", "--", "sh", "-c", "echo ready; sleep 2; "+edit)
+		s := w.start(r, "--apply", "--", "sh", "-c", "echo ready; sleep 5; "+edit)
 		s.until("ready")
 		r.write("a", "zero\none\ntwo\nthree\n")
 		r.write("mine", "mine\n")
@@ -35,7 +35,7 @@ func TestApply(t *testing.T) {
 	})
 	t.Run("conflict", func(t *testing.T) {
 		w, r := newWorld(t), plain(t)
-		s := w.start(r, "--apply", "--", "sh", "-c", "echo ready; sleep 2; "+edit)
+		s := w.start(r, "--apply", "--", "sh", "-c", "echo ready; sleep 5; "+edit)
 		s.until("ready")
 		r.write("a", "one\nzwei\nthree\n")
 		before := snapshot(t, r.dir)

@@ -6,8 +6,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 )
@@ -32,7 +34,7 @@ func (w *world) onBus(args ...string) *nats.Conn {
 		State struct{ Bus struct{ URL string } }
 	}
 	must(w.t, json.Unmarshal([]byte(w.ravi("daemon", "status", "--json").want(0).stdout), &s))
-	nc, err := nats.Connect(s.State.Bus.URL, nats.UserCredentials(path), nats.CustomInboxPrefix("_INBOX_watcher"))
+	nc, err := nats.Connect(s.State.Bus.URL, nats.UserCredentials(path), nats.CustomInboxPrefix("_INBOX_watcher"), nats.Timeout(time.Minute))
 	must(w.t, err)
 	w.t.Cleanup(nc.Close)
 	return nc
@@ -53,8 +55,8 @@ func TestARunOnTheBus(t *testing.T) {
 		cat $RAVI_BUS_CREDS > stolen; ls -ln $RAVI_BUS_CREDS; (echo x > $RAVI_BUS_CREDS) 2>&1; (mv $RAVI_BUS_CREDS /tmp/x) 2>&1; rm stolen; true`)
 	w.withWorker("eve", r, "--connect", "read", "--", "sh", "-c", `./busguest attack $(cat TASK.md); ./busguest flood`)
 	control := w.onBus("--subscribe", "run.*.>", "--subscribe", "work.>")
-	var heard []*nats.Msg
-	sub, err := control.Subscribe("run.*.>", func(m *nats.Msg) { heard = append(heard, m) })
+	all := &heard{}
+	_, err := control.Subscribe("run.*.>", all.take)
 	must(t, err)
 	must(t, control.Flush())
 
@@ -97,11 +99,17 @@ func TestARunOnTheBus(t *testing.T) {
 	if n := strings.Count(bad, "refused"); n < 16 {
 		t.Errorf("only %d attempts were refused:\n%s", n, bad)
 	}
-	must(t, sub.Unsubscribe())
-	must(t, control.Flush())
+	// What they wrote last is put on the bus while their ends are recorded.
+	for _, run := range []string{victim, w.works()[1].RunID} {
+		eventually(t, "the last words of "+run, func() bool {
+			return slices.ContainsFunc(all.all(), func(m *nats.Msg) bool {
+				return m.Subject == "run."+run+".event" && strings.Contains(string(m.Data), `"event":"ended"`)
+			})
+		})
+	}
 	flooded, sneaky := 0, 0
 	saidOnBus := ""
-	for _, m := range heard {
+	for _, m := range all.all() {
 		if strings.HasPrefix(m.Subject, "run."+victim+".") {
 			saidOnBus += m.Subject + " " + string(m.Data) + "\n"
 		}

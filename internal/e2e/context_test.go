@@ -40,7 +40,7 @@ func TestContext(t *testing.T) {
 		ravi audit tail; echo "exit $?"
 		ravi sessions send web "forged"; echo "exit $?"
 		echo "== network"
-		curl -s -m 5 -o /dev/null http://example.com; echo "curl $?"
+		curl -s -m 120 -o /dev/null http://example.com; echo "curl $?"
 		env | grep -c "^RAVI_CONTEXT_KEY=rctx_"
 		echo "$RAVI_CONTEXT_KEY"
 		printf %s "$RAVI_CONTEXT_KEY" | cut -c6- > stolen.txt
@@ -95,18 +95,11 @@ func TestContext(t *testing.T) {
 	if !strings.Contains(keys, `"revoked_at"`) {
 		t.Errorf("the run's key goes on:\n%s", keys)
 	}
-	if err := filepath.WalkDir(w.home, func(name string, d os.DirEntry, err error) error {
-		if err != nil || !d.Type().IsRegular() {
-			return err
-		}
-		b, err := os.ReadFile(name)
+	eachFile(t, w.home, func(name string, b []byte) {
 		if found := keyForm.Find(b); found != nil && !strings.Contains(name, "/lib/") {
 			t.Errorf("%s holds %s…", name, found[:10])
 		}
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 
 	audit := w.ravi("audit", "search", "--run", filepath.Base(run.dir), "--limit", "100", "--json").want(0).stdout
 	for _, want := range []string{"command.tasks.report", "outcome.tasks.report", "command.sessions.transcript", `"denied"`, "key.issue", "key.revoke", "command.memory.write"} {

@@ -107,7 +107,7 @@ func TestWorkThatCannotBeDone(t *testing.T) {
 	again := strings.TrimSpace(w.ravi("work", "retry", all[0].ID).want(0).stdout)
 	eventually(t, "the second try", func() bool { return strings.Contains(w.ravi("work", "show", again).want(0).stdout, "done") })
 	// What waits can be taken back, and what runs be canceled.
-	w.ravi("agents", "work", "anna", "--repo", r.dir, "--", "sleep", "60").want(0)
+	w.ravi("agents", "work", "anna", "--repo", r.dir, "--", "sleep", "1000").want(0)
 	w.ravi("sessions", "send", "main", "one").want(0)
 	w.ravi("sessions", "send", "main", "two").want(0)
 	eventually(t, "a run", func() bool { return w.works()[1].Status == "running" })

@@ -22,7 +22,7 @@ func TestUglyEnds(t *testing.T) {
 	if p := res.task().Patch; p.Files != 1 || !strings.Contains(res.patch(), "+1") {
 		t.Errorf("without .git: patch %+v", p)
 	}
-	res = w.run(r, "--timeout", "2s", "--", "sh", "-c", "for i in $(seq 3000); do echo $i >f$i; done; while :; do git add -A; git rm -rq --cached .; done").want(124)
+	res = w.run(r, "--timeout", "6s", "--", "sh", "-c", "for i in $(seq 3000); do echo $i >f$i; done; while :; do git add -A; git rm -rq --cached .; done").want(124)
 	if p := res.task().Patch; p.Files == 0 || !p.Applies {
 		t.Errorf("in the middle of git add: patch %+v", p)
 	}

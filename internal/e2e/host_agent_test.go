@@ -23,9 +23,9 @@ func TestAgentOnTheHost(t *testing.T) {
 		echo "== without"
 		unset RAVI_CONTEXT_KEY RAVI_GATEWAY_URL
 		export RAVI_HOME=`+w.home+` HOME=`+w.user+`
-		try() { echo "try $*"; if timeout 20 "$@"; then echo "WENT THROUGH: $*"; fi; }
+		try() { echo "try $*"; if timeout 120 "$@"; then echo "WENT THROUGH: $*"; fi; }
 		cat > attack.sh <<-'END'
-			try() { echo "try $*"; if timeout 20 "$@"; then echo "WENT THROUGH: $*"; fi; }
+			try() { echo "try $*"; if timeout 120 "$@"; then echo "WENT THROUGH: $*"; fi; }
 			try `+program+` sessions ls
 			try `+program+` tasks create forged
 			try `+program+` daemon status
@@ -42,7 +42,7 @@ func TestAgentOnTheHost(t *testing.T) {
 			try sh -c 'for p in /proc/[0-9]*; do cat $p/root`+w.home+`/ravi.db 2>/dev/null | grep . && exit 0; done; exit 1'
 		END
 		(setsid sh -c '(setsid sh attack.sh </dev/null >attack.log 2>&1; echo over >>attack.log) &' &)
-		i=0; while ! grep -q '^over$' attack.log 2>/dev/null && [ $i -lt 600 ]; do sleep 0.2; i=$((i+1)); done
+		i=0; while ! grep -q '^over$' attack.log 2>/dev/null && [ $i -lt 6000 ]; do sleep 0.2; i=$((i+1)); done
 		cat attack.log; rm -f attack.sh attack.log
 	`).want(0)
 	if !strings.Contains(run.stdout, "the page is blank") {

@@ -4,19 +4,23 @@ import (
 	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
-	"crypto/rand"
+	crand "crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/json"
 	pemfile "encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"regexp"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -30,15 +34,20 @@ type site struct {
 	udp              string // the port of one that answers datagrams
 }
 
-// freePort is a port of loopback that nobody listens on.
+// freePort is a port of loopback that nobody listens on. It is below those that the kernel gives to whoever asks for any, as
+// everybody does who runs beside this test.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	must(t, err)
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	must(t, err)
-	return port
+	for {
+		port := strconv.Itoa(10_000 + rand.IntN(20_000))
+		l, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", port))
+		if errors.Is(err, syscall.EADDRINUSE) {
+			continue
+		}
+		must(t, err)
+		must(t, l.Close())
+		return port
+	}
 }
 
 func newSite(t *testing.T) *site {
@@ -128,7 +137,7 @@ http {
 
 func (s *site) certificates(t *testing.T) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
 	must(t, err)
 	now := time.Now()
 	ca := &x509.Certificate{
@@ -140,7 +149,7 @@ func (s *site) certificates(t *testing.T) {
 		DNSNames: []string{"example.test", "other.test", "loop.test"}, KeyUsage: x509.KeyUsageDigitalSignature,
 	}
 	for file, c := range map[string]*x509.Certificate{s.ca: ca, s.dir + "/site.pem": leaf} {
-		der, err := x509.CreateCertificate(rand.Reader, c, ca, key.Public(), key)
+		der, err := x509.CreateCertificate(crand.Reader, c, ca, key.Public(), key)
 		must(t, err)
 		must(t, os.WriteFile(file, pemfile.EncodeToMemory(&pemfile.Block{Type: "CERTIFICATE", Bytes: der}), 0o644))
 	}
@@ -192,7 +201,7 @@ func attempts(t *testing.T, stdout string) map[string]attempt {
 const lowLevel = `import socket, ssl, sys, struct
 secure, plain = int(sys.argv[2]), int(sys.argv[3])
 def read(s):
-    s.settimeout(15)
+    s.settimeout(120)
     data = b""
     try:
         while b"\r\n\r\n" not in data:
@@ -210,37 +219,37 @@ def read(s):
     return data.split(b"\r\n")[0].decode() or "closed"
 def tls(server_name="example.test"):
     c = ssl.create_default_context()
-    return c.wrap_socket(socket.create_connection(("example.test", secure), 15), server_hostname=server_name)
+    return c.wrap_socket(socket.create_connection(("example.test", secure), 120), server_hostname=server_name)
 def ask(name, server):
     q = struct.pack(">HHHHHH", 7, 0x100, 1, 0, 0, 0) + b"".join(bytes([len(l)]) + l.encode() for l in name.split(".")) + b"\0\0\1\0\1"
-    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(15)
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(120)
     s.sendto(q, (server, 53)); return s.recv(512)[3] & 15
 def second(s):
     s.sendall(b"GET /first HTTP/1.1\r\nHost: example.test\r\n\r\n"); one = read(s)
     s.sendall(b"GET /second HTTP/1.1\r\nHost: other.test\r\n\r\n"); return one + " | " + read(s)
 def raw(request):
-    s = socket.create_connection(("example.test", plain), 15); s.sendall(request); return read(s)
+    s = socket.create_connection(("example.test", plain), 120); s.sendall(request); return read(s)
 what = sys.argv[1]
 if what == "dns": print(ask("denied.test", "8.8.8.8"), ask("example.test", "1.1.1.1"), ask("x7f3.example.test", "192.168.127.1"))
 if what == "second-tls": print(second(tls()))
-if what == "second-plain": print(second(socket.create_connection(("example.test", plain), 15)))
+if what == "second-plain": print(second(socket.create_connection(("example.test", plain), 120)))
 if what == "connect": print(raw(b"CONNECT other.test:443 HTTP/1.1\r\nHost: other.test:443\r\n\r\n"))
 if what == "absolute": print(raw(b"GET http://other.test/ HTTP/1.1\r\nHost: example.test\r\n\r\n"))
 if what == "smuggle": print(raw(b"POST /smuggle HTTP/1.1\r\nHost: example.test\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: other.test\r\n\r\n"))
 if what == "host-tab": print(raw(b"GET /tab HTTP/1.1\r\nHost: example.test\tother.test\r\n\r\n"))
 if what == "udp":
-    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(15); s.connect((socket.gethostbyname("example.test"), 443)); s.send(b"quic?")
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(120); s.connect((socket.gethostbyname("example.test"), 443)); s.send(b"quic?")
     try: s.recv(10); print("answered")
     except ConnectionRefusedError: print("refused")
 if what == "udp-rule":
-    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(15); s.connect((socket.gethostbyname("example.test"), int(sys.argv[4]))); s.send(b"hello")
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(120); s.connect((socket.gethostbyname("example.test"), int(sys.argv[4]))); s.send(b"hello")
     print(s.recv(100).decode())
 if what == "udp-not-tcp":
-    try: socket.create_connection(("example.test", int(sys.argv[4])), 15); print("connected")
+    try: socket.create_connection(("example.test", int(sys.argv[4])), 120); print("connected")
     except OSError: print("refused")
 if what == "no-sni":
     c = ssl.create_default_context(); c.check_hostname = False
-    try: c.wrap_socket(socket.create_connection(("example.test", secure), 15)); print("connected")
+    try: c.wrap_socket(socket.create_connection(("example.test", secure), 120)); print("connected")
     except (ssl.SSLError, OSError) as e: print("refused")
 if what == "wrong-sni":
     try: tls("other.test"); print("connected")
@@ -253,31 +262,31 @@ func TestNetwork(t *testing.T) {
 	r.write("low.py", lowLevel)
 	r.commit("attempts")
 	script := try + fmt.Sprintf(`S=%s P=%s G=%s U=%s
-try https 'curl -sS -m 20 https://example.test:$S/https'
-try http1 'curl -sS -m 20 --http1.1 https://example.test:$S/http1'
-try plain 'curl -sS -m 20 http://example.test:$P/plain'
-try python 'python3 -c "import urllib.request as u; print(u.urlopen(\"https://example.test:$S/python\", timeout=20).read().decode())"'
-try upper 'curl -sS -m 20 https://EXAMPLE.test:$S/upper'
-try greeter 'python3 -c "import socket; s=socket.create_connection((\"example.test\",$G),20); g=s.recv(100); s.sendall(b\"it is me\"); print(g.decode().strip(), s.recv(100).decode())"'
+try https 'curl -sS -m 120 https://example.test:$S/https'
+try http1 'curl -sS -m 120 --http1.1 https://example.test:$S/http1'
+try plain 'curl -sS -m 120 http://example.test:$P/plain'
+try python 'python3 -c "import urllib.request as u; print(u.urlopen(\"https://example.test:$S/python\", timeout=120).read().decode())"'
+try upper 'curl -sS -m 120 https://EXAMPLE.test:$S/upper'
+try greeter 'python3 -c "import socket; s=socket.create_connection((\"example.test\",$G),120); g=s.recv(100); s.sendall(b\"it is me\"); print(g.decode().strip(), s.recv(100).decode())"'
 try git 'git ls-remote https://example.test:$S/none.git'
-try ipv6 'curl -6 -sS -m 20 https://example.test:$S/ipv6'
-try subdomain 'curl -sS -m 20 https://x1.example.test:$S/'
-try other 'curl -sS -m 20 https://other.test:$S/'
-try address 'curl -sS -m 20 http://93.184.216.34/'
-try decimal 'curl -sS -m 20 http://1572395042/'
-try octal 'curl -sS -m 20 http://0135.0270.0330.0042/'
-try mapped 'curl -sS -m 20 "http://[::ffff:93.184.216.34]/"'
-try metadata-address 'curl -sS -m 20 http://169.254.169.254/'
-try own-address 'curl -sS -m 20 http://192.168.127.1/'
-try metadata-name 'curl -sS -m 20 http://metadata.test/'
-try private-name 'curl -sS -m 20 http://private.test/'
-try loopback-name 'curl -sS -m 20 http://loop.test/'
-try redirect 'curl -sSL -m 20 http://example.test:$P/away'
-try host-http1 'curl -sS -m 20 --http1.1 -H "Host: other.test" https://example.test:$S/host'
-try host-h2 'curl -sS -m 20 --http2 -H "Host: other.test" https://example.test:$S/host'
-try fronting 'curl -sS -m 20 --connect-to other.test:$S:example.test:$S https://other.test:$S/fronting'
-try hosts-file 'cp /etc/hosts /tmp/h; echo "$(getent ahostsv4 example.test | head -1 | cut -d" " -f1) other.test" | sudo tee -a /etc/hosts >/dev/null; curl -sS -m 20 https://other.test:$S/hosts; c=$?; sudo cp /tmp/h /etc/hosts; (exit $c)'
-try resolv-conf 'echo nameserver 9.9.9.9 | sudo tee /etc/resolv.conf >/dev/null; curl -sS -m 20 https://denied.test/'
+try ipv6 'curl -6 -sS -m 120 https://example.test:$S/ipv6'
+try subdomain 'curl -sS -m 120 https://x1.example.test:$S/'
+try other 'curl -sS -m 120 https://other.test:$S/'
+try address 'curl -sS -m 120 http://93.184.216.34/'
+try decimal 'curl -sS -m 120 http://1572395042/'
+try octal 'curl -sS -m 120 http://0135.0270.0330.0042/'
+try mapped 'curl -sS -m 120 "http://[::ffff:93.184.216.34]/"'
+try metadata-address 'curl -sS -m 120 http://169.254.169.254/'
+try own-address 'curl -sS -m 120 http://192.168.127.1/'
+try metadata-name 'curl -sS -m 120 http://metadata.test/'
+try private-name 'curl -sS -m 120 http://private.test/'
+try loopback-name 'curl -sS -m 120 http://loop.test/'
+try redirect 'curl -sSL -m 120 http://example.test:$P/away'
+try host-http1 'curl -sS -m 120 --http1.1 -H "Host: other.test" https://example.test:$S/host'
+try host-h2 'curl -sS -m 120 --http2 -H "Host: other.test" https://example.test:$S/host'
+try fronting 'curl -sS -m 120 --connect-to other.test:$S:example.test:$S https://other.test:$S/fronting'
+try hosts-file 'cp /etc/hosts /tmp/h; echo "$(getent ahostsv4 example.test | head -1 | cut -d" " -f1) other.test" | sudo tee -a /etc/hosts >/dev/null; curl -sS -m 120 https://other.test:$S/hosts; c=$?; sudo cp /tmp/h /etc/hosts; (exit $c)'
+try resolv-conf 'echo nameserver 9.9.9.9 | sudo tee /etc/resolv.conf >/dev/null; curl -sS -m 120 https://denied.test/'
 for x in dns second-tls second-plain connect absolute smuggle host-tab udp udp-rule udp-not-tcp no-sni wrong-sni; do try $x "python3 low.py $x $S $P $U"; done
 `, s.secure, s.insecure, s.greeter, s.udp)
 	out := s.run(w, r, "--net-log", "--allow-net", s.rules(), "--", "bash", "-c", script).want(0)
@@ -354,8 +363,8 @@ func TestNoNetwork(t *testing.T) {
 	w, r := newWorld(t), plain(t)
 	out := w.run(r, "--", "bash", "-c", try+`
 try devices 'ls /sys/class/net 2>/dev/null | grep -v "^lo$" | wc -l'
-try address 'curl -sS -m 20 http://1.1.1.1/'
-try name 'curl -sS -m 20 http://example.com/'
+try address 'curl -sS -m 120 http://1.1.1.1/'
+try name 'curl -sS -m 120 http://example.com/'
 `).want(0)
 	got := attempts(t, out.stdout)
 	if got["address"].status == "0" || got["name"].status == "0" || strings.TrimSpace(got["devices"].out) != "0" {

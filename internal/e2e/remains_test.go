@@ -64,7 +64,7 @@ func nothingRemains(t *testing.T, home, id string) {
 	if id == "" {
 		t.Fatal("no id to look for")
 	}
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(4 * time.Minute)
 	for {
 		left := remains(home, id)
 		if len(left) == 0 {

@@ -193,7 +193,7 @@ func newWhole(t *testing.T, before func(*lan)) *whole {
 	w.ravi("agents", "work", "anna", "--client", "acme", "--repo", r.dir, "--connect", "read", "--secret", "TOKEN",
 		"--allow-net", "example.test:"+port+",127.0.0.1:"+port, "--", "sh", "-c", askers+`
 		ravi sessions transcript main
-		curl -sS -m 20 -H "Authorization: Bearer $TOKEN" https://example.test:`+port+`/
+		curl -sS -m 120 -H "Authorization: Bearer $TOKEN" https://example.test:`+port+`/
 		curl -s -m 600 -o /tmp/a/held -w "== `+hold+` %{http_code}\n" -X POST -H "$json" -H "x-api-key: $LEASE" -d "$(msg `+hold+`)" "$B/anthropic/v1/messages"
 		printf %s "$LEASE" | cut -c1-7; printf %s "$RAVI_CONTEXT_KEY" | cut -c1-5; echo more >>new`).want(0)
 	w.one = w.runner("one")

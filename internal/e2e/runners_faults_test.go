@@ -113,30 +113,33 @@ func TestDaemonKilledWithRunsElsewhere(t *testing.T) {
 		}
 	}
 	l.runner("one", "--capacity", "5", "--cpus", "20", "--memory", "40000") // it finds all of it waiting
-	var under map[string]string
+	var under map[string]string                                             // by work, the runs
 	inTime(t, "five runs", func() bool {
 		under = map[string]string{}
 		for _, w := range l.all() {
 			if w.Status == store.WorkRunning && strings.Contains(l.out(w.RunID), "begun") {
-				under[w.SessionID] = w.RunID
+				under[w.ID] = w.RunID
 			}
 		}
 		return len(under) == sessions
 	})
 	l.killDaemon()
 	l.worked(r, "echo begun; cat TASK.md", "--cpus", "1", "--memory", "256")
-	first := map[string]bool{}
+	in := map[string]bool{}
 	all := l.over()
 	for _, w := range all {
 		if w.Status != store.WorkDone || w.Tries != 0 || w.Runner != "one" {
 			t.Errorf("%+v", w)
 		}
-		if !first[w.SessionID] && w.RunID != under[w.SessionID] {
-			t.Errorf("the first of %s was done by run %s, and %s was under way", w.SessionID, w.RunID, under[w.SessionID])
+		if run := under[w.ID]; run != "" && w.RunID != run {
+			t.Errorf("%s was done by run %s, and %s was under way", w.ID, w.RunID, run)
 		}
-		first[w.SessionID] = true
+		in[w.SessionID] = true
 	}
-	for session := range under {
+	if len(in) != sessions {
+		t.Errorf("it was in %d sessions", len(in))
+	}
+	for session := range in {
 		said := l.replies(session)
 		for n, text := range said {
 			if text != fmt.Sprint("begun\n", n) {
@@ -210,6 +213,7 @@ func TestAMessageThatKillsItsRunner(t *testing.T) {
 	if said := l.replies(w.SessionID); len(said) != 1 || !strings.Contains(said[0], "was not worked on") || !strings.Contains(said[0], "ravi work retry "+w.ID) {
 		t.Errorf("the replies are %q", said)
 	}
+	eventually(t, "the dead letter", func() bool { return len(dead.all()) > 0 })
 	letters := dead.all()
 	if len(letters) != 1 || !strings.HasSuffix(letters[0].Subject, "."+w.ID) || !strings.Contains(string(letters[0].Data), `"tries":3`) || strings.Contains(string(letters[0].Data), "die") {
 		t.Errorf("the dead letters are %v", letters)

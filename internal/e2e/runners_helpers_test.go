@@ -382,12 +382,12 @@ func (r *lender) empty(ids ...string) {
 	}
 }
 
-// inTime is eventually for what takes minutes.
+// inTime is eventually for what takes minutes anyway.
 func inTime(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	if t.Context().Err() != nil { // in a cleanup
-		ctx, cancel = context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel = context.WithTimeout(context.Background(), 4*time.Minute)
 	}
 	defer cancel()
 	for !f() {

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -58,6 +59,16 @@ func TestARunnerDrains(t *testing.T) {
 	l.send("main", "first")
 	l.says("begun")
 	one.term()
+	eventually(t, "word at home that it takes nothing new", func() bool {
+		all, err := l.st.ListRunners(t.Context())
+		must(t, err)
+		for _, r := range all {
+			if r.Name == "one" && bytes.Contains(r.Status, []byte(`"draining":true`)) {
+				return true
+			}
+		}
+		return false
+	})
 	l.send("other", "second")
 	if code := one.wait(); code != 0 {
 		t.Errorf("it ended with %d:\n%s", code, read(t, one.said))

@@ -100,8 +100,18 @@ func TestWorkingInASandbox(t *testing.T) {
 		if ls := w.ravi("sandbox", "ls").want(0); !strings.Contains(ls.stdout, id) {
 			t.Errorf("%s", ls.stdout)
 		}
-		w.exec("try", "kill", "-CONT", strings.TrimSpace(line)).want(0)
-		must(t, stuck.Wait())
+		over := make(chan error, 1)
+		go func() { over <- stuck.Wait() }()
+		eventually(t, "the end of what was stopped", func() bool {
+			w.exec("try", "kill", "-CONT", strings.TrimSpace(line)) // it may have said its number, and not have stopped yet
+			select {
+			case err = <-over:
+				return true
+			default:
+				return false
+			}
+		})
+		must(t, err)
 	})
 	t.Run("cp", func(t *testing.T) { copying(t, w) })
 	t.Run("port", func(t *testing.T) { forwarding(t, w) })
@@ -278,7 +288,7 @@ func shells(t *testing.T, w *world) {
 	until := func(f *os.File, words string) string {
 		var seen bytes.Buffer
 		buf := make([]byte, 4096)
-		must(t, f.SetReadDeadline(time.Now().Add(time.Minute)))
+		must(t, f.SetReadDeadline(time.Now().Add(4*time.Minute)))
 		for !strings.Contains(seen.String(), words) {
 			n, err := f.Read(buf)
 			seen.Write(buf[:n])
@@ -345,7 +355,7 @@ func TestSandboxesOutliveTheirDaemon(t *testing.T) {
 			t.Errorf("%s: %q", end, r.stdout)
 		}
 		// Its network is watched by the new owner.
-		w.exec("kept", "curl", "-sm5", "http://"+end+".example.org/")
+		w.exec("kept", "curl", "-sm120", "http://"+end+".example.org/")
 		eventually(t, "the refusal in the audit", func() bool {
 			return strings.Contains(w.ravi("audit", "tail", "--json").want(0).stdout, end+".example.org")
 		})

@@ -11,6 +11,9 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
+// patience is how long it waits for the bus, which may be slow and is never gone.
+const patience = 4 * time.Minute
+
 func main() {
 	if err := run(os.Args[1], os.Args[2:]); err != nil {
 		fmt.Println("failed:", err)
@@ -20,7 +23,7 @@ func main() {
 
 func run(what string, args []string) error {
 	prefix := os.Getenv("RAVI_BUS_PREFIX")
-	nc, err := nats.Connect(os.Getenv("RAVI_BUS_URL"), nats.UserCredentials(os.Getenv("RAVI_BUS_CREDS")), nats.MaxReconnects(5), nats.ReconnectWait(100*time.Millisecond))
+	nc, err := nats.Connect(os.Getenv("RAVI_BUS_URL"), nats.UserCredentials(os.Getenv("RAVI_BUS_CREDS")), nats.MaxReconnects(5), nats.ReconnectWait(100*time.Millisecond), nats.Timeout(patience))
 	if err != nil {
 		return err
 	}
@@ -28,7 +31,7 @@ func run(what string, args []string) error {
 	// The server answers a ping after all that was sent before, so a refusal is here then; it names the subject.
 	try := func(name, subject string, f func() error) {
 		err := f()
-		if ferr := nc.FlushTimeout(10 * time.Second); ferr != nil {
+		if ferr := nc.FlushTimeout(patience); ferr != nil {
 			fmt.Println(name+":", "cut", ferr)
 			return
 		}
@@ -52,14 +55,17 @@ func run(what string, args []string) error {
 				return err
 			}
 		}
-		return nc.FlushTimeout(10 * time.Second)
+		return nc.FlushTimeout(patience)
 	case "hear":
 		sub, err := nc.SubscribeSync(prefix + ".down.>")
 		if err != nil {
 			return err
 		}
+		if err := nc.FlushTimeout(patience); err != nil { // what is told from now on is heard
+			return err
+		}
 		fmt.Println("listening")
-		m, err := sub.NextMsg(time.Minute)
+		m, err := sub.NextMsg(patience)
 		if err != nil {
 			return err
 		}
@@ -99,7 +105,7 @@ func run(what string, args []string) error {
 				return err
 			}
 		}
-		fmt.Println("flooded:", nc.FlushTimeout(time.Minute))
+		fmt.Println("flooded:", nc.FlushTimeout(patience))
 		return nil
 	}
 	return fmt.Errorf("%q is nothing that I do", what)
