@@ -3,6 +3,7 @@ package mcphost
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"slices"
 	"strings"
@@ -175,8 +176,8 @@ func TestCallThatIsGivenUp(t *testing.T) {
 		_, _, err := h.Call(ctx, "mcp_own_wait", nil)
 		asked <- err
 	}()
-	// The server has heard of the first call when it answers a second.
-	for works(t, h, "mcp_own_count", "") == "1" {
+	// The server has heard of that call when it counts one more than these.
+	for n := 1; works(t, h, "mcp_own_count", "") == fmt.Sprint(n); n++ {
 	}
 	cancel(why)
 	if err := <-asked; !errors.Is(err, why) {

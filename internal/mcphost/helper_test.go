@@ -63,9 +63,12 @@ func open(t *testing.T, cfg sandbox.Config, opts ...sandbox.Option) *sandbox.San
 
 func cfgClosed(c sandbox.Config) bool { return !c.AllowNet.All && len(c.AllowNet.Rules) == 0 }
 
+// patience is how long a tool may take that is not to be cut off, on a machine that does much else.
+const patience = 5 * time.Minute
+
 // own is the server of testdata, in a mode.
 func own(mode string) Server {
-	return Server{Name: "own", Command: "python3", Args: []string{"/opt/own/server.py", mode}}
+	return Server{Name: "own", Command: "python3", Args: []string{"/opt/own/server.py", mode}, ToolTimeout: patience, StartTimeout: patience}
 }
 
 // ear hears what is told.
@@ -105,7 +108,7 @@ func (e *ear) count(k Kind, part string) (n int) {
 // await waits until something is told.
 func (e *ear) await(t *testing.T, k Kind, part string) {
 	t.Helper()
-	limit := time.After(time.Minute)
+	limit := time.After(patience)
 	for e.count(k, part) == 0 {
 		select {
 		case <-e.more:

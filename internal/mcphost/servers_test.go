@@ -31,9 +31,10 @@ func TestEverything(t *testing.T) {
 			case "sse":
 				serveInside(t, sb, "3102", "sse")
 			}
-			s.ToolTimeout = 5 * time.Second
+			s.ToolTimeout, s.StartTimeout = patience, patience
 			h := ready(t, sb, newEar(), s)
-			everythingWorks(t, h, "mcp_"+s.Name+"_")
+			s.ToolTimeout = 5 * time.Second
+			everythingWorks(t, h, ready(t, sb, newEar(), s), "mcp_"+s.Name+"_")
 		})
 	}
 }
@@ -68,7 +69,8 @@ type writerFunc func([]byte)
 
 func (f writerFunc) Write(b []byte) (int, error) { f(b); return len(b), nil }
 
-func everythingWorks(t *testing.T, h *Host, prefix string) {
+// everythingWorks calls the tools of a host; hasty is another one, whose calls take five seconds at most.
+func everythingWorks(t *testing.T, h, hasty *Host, prefix string) {
 	t.Helper()
 	st := h.Servers()[0]
 	if !strings.HasPrefix(st.Program, "mcp-servers/everything ") || st.Tools < 10 || st.Tools != len(h.Tools()) {
@@ -104,7 +106,7 @@ func everythingWorks(t *testing.T, h *Host, prefix string) {
 	if got := works(t, h, prefix+"get-structured-content", `{"location":"Chicago"}`); !strings.Contains(got, "temperature") {
 		t.Errorf("structured: %q", got)
 	}
-	if got := fails(t, h, prefix+"trigger-long-running-operation", `{"duration":60,"steps":60}`); got != "(MCP tool call timed out after 5s)" {
+	if got := fails(t, hasty, prefix+"trigger-long-running-operation", `{"duration":60,"steps":60}`); got != "(MCP tool call timed out after 5s)" {
 		t.Errorf("a long one: %q", got)
 	}
 	if _, _, err := h.Call(t.Context(), prefix+"no-such-tool", nil); !errors.Is(err, ErrNoTool) {
@@ -143,7 +145,7 @@ func TestFilesystem(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer sb.Close()
-	h := ready(t, sb, newEar(), Server{Name: "fs", Command: "node", Args: []string{mcptest.Program(mcptest.Filesystem), "/workspace"}})
+	h := ready(t, sb, newEar(), Server{Name: "fs", Command: "node", Args: []string{mcptest.Program(mcptest.Filesystem), "/workspace"}, ToolTimeout: patience, StartTimeout: patience})
 	if got := works(t, h, "mcp_fs_read_text_file", `{"path":"/workspace/a.txt"}`); got != "first\n" {
 		t.Errorf("%q", got)
 	}

@@ -158,7 +158,7 @@ func TestKeeperEndsAHostileSandbox(t *testing.T) {
 	} {
 		t.Run(mode, func(t *testing.T) {
 			h, plan := hold(t, mode)
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
 			_, readyErr := h.Ready(ctx)
 			if mode == "silent maker" && readyErr == nil {

@@ -139,7 +139,7 @@ func TestPortsAreBounded(t *testing.T) {
 		_ = http.NewResponseController(w).Flush()
 		<-hold
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	for i := range maxPorts {
 		if res, _ := port(ctx, t, c, http.MethodPost, "port=80"); res.StatusCode != http.StatusOK {

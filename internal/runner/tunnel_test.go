@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -36,15 +37,17 @@ func curve(t testing.TB) (pair nkeys.KeyPair, public string) {
 func overBus(t testing.TB, g *rig) (restart func()) {
 	t.Helper()
 	port := -1
+	// At an address of this process, where nobody else takes the port while the server is started again.
+	host := fmt.Sprintf("127.%d.%d.1", 1+os.Getpid()>>8&0x7f, os.Getpid()&0xff)
 	var s *server.Server
 	start := func() {
 		t.Helper()
 		var err error
-		if s, err = server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, NoLog: true, NoSigs: true}); err != nil {
+		if s, err = server.NewServer(&server.Options{Host: host, Port: port, NoLog: true, NoSigs: true, DisableShortFirstPing: true}); err != nil {
 			t.Fatal(err)
 		}
 		s.Start()
-		if !s.ReadyForConnections(20 * time.Second) {
+		if !s.ReadyForConnections(2 * time.Minute) {
 			t.Fatal("the bus does not start")
 		}
 		port = s.Addr().(*net.TCPAddr).Port
@@ -53,7 +56,7 @@ func overBus(t testing.TB, g *rig) (restart func()) {
 	start()
 	t.Cleanup(stop)
 	connect := func() *nats.Conn {
-		c, err := nats.Connect("nats://"+s.Addr().(*net.TCPAddr).String(), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
+		c, err := nats.Connect("nats://"+s.Addr().(*net.TCPAddr).String(), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond), nats.Timeout(time.Minute))
 		if err != nil {
 			t.Fatal(err)
 		}
