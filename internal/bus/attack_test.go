@@ -26,7 +26,7 @@ func hostile(t *testing.T, s *Server, c Credential, opts ...nats.Option) (*nats.
 	t.Helper()
 	errs := make(chan error, 64)
 	nc, err := nats.Connect(s.URL(), append([]nats.Option{
-		nats.UserJWTAndSeed(c.JWT, c.Seed.Reveal()), nats.NoReconnect(),
+		nats.UserJWTAndSeed(c.JWT, c.Seed.Reveal()), nats.NoReconnect(), nats.Timeout(time.Minute),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { errs <- err }),
 	}, opts...)...)
 	if err != nil {
@@ -52,7 +52,7 @@ func wantViolation(t *testing.T, errs chan error, what string) {
 		if !errors.Is(err, nats.ErrPermissionViolation) {
 			t.Errorf("%s: %v", what, err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Errorf("%s was not refused", what)
 	}
 }
@@ -117,10 +117,7 @@ func TestGuestPublishesElsewhere(t *testing.T) {
 
 func TestGuestsHeadersMoveNoStream(t *testing.T) {
 	s := start(t, options(t))
-	js, err := jetstream.New(control(t, s))
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := newJetStream(t, control(t, s))
 	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "RUNS", Subjects: []string{"run.>"}, AllowRollup: true})
 	if err != nil {
 		t.Fatal(err)
@@ -188,7 +185,7 @@ func TestGuestsLimits(t *testing.T) {
 		if !errors.Is(err, nats.ErrMaxSubscriptionsExceeded) && !strings.Contains(err.Error(), "maximum subscriptions") {
 			t.Error(err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Error("it subscribes as much as it likes")
 	}
 	nc, _ = hostile(t, s, c)
@@ -203,7 +200,7 @@ func TestGuestsLimits(t *testing.T) {
 	if err := nc.Publish("run."+run1+".up.x", make([]byte, GuestPayload+1)); err == nil {
 		select {
 		case <-over:
-		case <-time.After(10 * time.Second):
+		case <-time.After(2 * time.Minute):
 			t.Error("too large a message was taken")
 		}
 	}
@@ -242,9 +239,12 @@ func TestGuestFloods(t *testing.T) {
 	}
 	<-done
 	control(t, s)
-	if got.Load() == 0 {
-		t.Error("nothing arrived")
-	}
+	until(t, func() error {
+		if got.Load() == 0 {
+			return errors.New("nothing arrived")
+		}
+		return nil
+	})
 }
 
 // A guest that connects again and again is in the way of nobody but its own client.
@@ -253,10 +253,10 @@ func TestGuestTakesAllConnections(t *testing.T) {
 	c := issue(t, s, guest("acme", run1))
 	var refused error
 	for range clientConns + 1 {
-		nc, err := nats.Connect(s.URL(), nats.UserJWTAndSeed(c.JWT, c.Seed.Reveal()), nats.NoReconnect())
+		nc, err := nats.Connect(s.URL(), nats.UserJWTAndSeed(c.JWT, c.Seed.Reveal()), nats.NoReconnect(), nats.Timeout(time.Minute))
 		if err == nil {
 			t.Cleanup(nc.Close)
-			err = nc.FlushTimeout(10 * time.Second)
+			err = nc.FlushTimeout(time.Minute)
 		}
 		refused = errors.Join(refused, err)
 	}
@@ -411,14 +411,14 @@ func TestRefusedCredentials(t *testing.T) {
 		"of the daemon's own kind":      within,
 		"that needs no key":             bearer,
 	} {
-		nc, err := nats.Connect(s.URL(), nats.UserJWTAndSeed(c.JWT, c.Seed.Reveal()), nats.NoReconnect())
+		nc, err := nats.Connect(s.URL(), nats.UserJWTAndSeed(c.JWT, c.Seed.Reveal()), nats.NoReconnect(), nats.Timeout(time.Minute))
 		if !errors.Is(err, nats.ErrAuthorization) && !errors.Is(err, nats.ErrAuthExpired) {
 			t.Errorf("a credential %s: %v", name, err)
 		}
 		if nc != nil {
 			nc.Close()
 		}
-		if _, err := Dial(t.Context(), s.URL(), c, WithLog(quiet())); !errors.Is(err, ErrRefused) && !errors.Is(err, ErrExpired) {
+		if _, err := tryDial(t, s.URL(), c); !errors.Is(err, ErrRefused) && !errors.Is(err, ErrExpired) {
 			t.Errorf("a credential %s: %v", name, err)
 		}
 	}
@@ -428,7 +428,7 @@ func TestRefusedCredentials(t *testing.T) {
 		"a token": {nats.Token("x")},
 		"no key":  {nats.UserJWT(func() (string, error) { return good.JWT, nil }, func([]byte) ([]byte, error) { return nil, nil })},
 	} {
-		nc, err := nats.Connect(s.URL(), append(opts, nats.NoReconnect())...)
+		nc, err := nats.Connect(s.URL(), append(opts, nats.NoReconnect(), nats.Timeout(time.Minute))...)
 		if err == nil {
 			nc.Close()
 			t.Errorf("%s is enough", name)
@@ -459,7 +459,7 @@ func TestCredentialFromElsewhere(t *testing.T) {
 	r.From = []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32")}
 	c := issue(t, s, r)
 	from := func(ip string) error {
-		nc, err := Dial(t.Context(), s.URL(), c, WithLog(quiet()), WithDialer(&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}))
+		nc, err := tryDial(t, s.URL(), c, WithDialer(&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}))
 		if err == nil {
 			nc.Close()
 		}
@@ -476,16 +476,20 @@ func TestCredentialFromElsewhere(t *testing.T) {
 func TestExpiryCuts(t *testing.T) {
 	s := start(t, options(t))
 	r := guest("acme", run1)
-	r.TTL = time.Second
-	c := issue(t, s, r)
+	var c Credential
 	over := make(chan struct{})
-	nc, _ := hostile(t, s, c, nats.ClosedHandler(func(*nats.Conn) { close(over) }))
+	nc := whileGood(t, time.Second, func(ttl time.Duration) (*nats.Conn, error) {
+		r.TTL = ttl
+		c = issue(t, s, r)
+		return nats.Connect(s.URL(), nats.UserJWTAndSeed(c.JWT, c.Seed.Reveal()), nats.NoReconnect(), nats.Timeout(time.Minute),
+			nats.ClosedHandler(func(*nats.Conn) { close(over) }))
+	})
 	select {
 	case <-over:
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("it is still connected", nc.Status())
 	}
-	if _, err := Dial(t.Context(), s.URL(), c, WithLog(quiet())); !errors.Is(err, ErrExpired) {
+	if _, err := tryDial(t, s.URL(), c); !errors.Is(err, ErrExpired) {
 		t.Error(err)
 	}
 }
@@ -516,7 +520,7 @@ func TestOldAccountClaims(t *testing.T) {
 		}
 		cancel()
 	}
-	if _, err := Dial(t.Context(), s.URL(), c, WithLog(quiet())); !errors.Is(err, ErrRefused) {
+	if _, err := tryDial(t, s.URL(), c); !errors.Is(err, ErrRefused) {
 		t.Error(err)
 	}
 }

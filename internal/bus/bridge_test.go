@@ -33,7 +33,7 @@ func bridged(t *testing.T, b *Bridges) (guest net.Conn, served chan error) {
 		guest.Close()
 		<-served
 	})
-	if err := guest.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+	if err := guest.SetDeadline(time.Now().Add(2 * time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	return guest, served

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"runtime"
 	"testing"
@@ -29,8 +30,11 @@ func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)
 func options(t *testing.T) Options {
 	t.Helper()
 	home := t.TempDir()
-	return Options{Home: home, Dir: filepath.Join(home, "bus"), Log: quiet()}
+	return Options{Home: home, Host: ownHost(), Dir: filepath.Join(home, "bus"), Log: quiet()}
 }
+
+// ownHost is an address of this process: at that, no other test takes the port of a server that is started anew.
+func ownHost() string { return fmt.Sprintf("127.%d.%d.1", 1+os.Getpid()>>8&0x7f, os.Getpid()&0xff) }
 
 func start(t *testing.T, o Options) *Server {
 	t.Helper()
@@ -64,12 +68,45 @@ func guest(client, run string) Request {
 
 func dial(t *testing.T, s *Server, c Credential, opts ...DialOption) *nats.Conn {
 	t.Helper()
-	nc, err := Dial(t.Context(), s.URL(), c, append([]DialOption{WithTrust(s.Trust()), WithLog(quiet())}, opts...)...)
+	nc, err := tryDial(t, s.URL(), c, append([]DialOption{WithTrust(s.Trust())}, opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
 	return nc
+}
+
+// tryDial dials a server that is there: it may be slow to answer.
+func tryDial(t *testing.T, url string, c Credential, opts ...DialOption) (*nats.Conn, error) {
+	t.Helper()
+	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer stop()
+	return Dial(ctx, url, c, append([]DialOption{WithLog(quiet()), Persist()}, opts...)...)
+}
+
+// whileGood dials with a credential that is good for a short time: for a longer one when the machine needs longer to dial.
+func whileGood(t *testing.T, ttl time.Duration, try func(ttl time.Duration) (*nats.Conn, error)) *nats.Conn {
+	t.Helper()
+	for ; ; ttl *= 2 {
+		nc, err := try(ttl)
+		if err == nil {
+			t.Cleanup(nc.Close)
+			return nc
+		}
+		if ttl > time.Minute || !errors.Is(err, ErrExpired) && !errors.Is(err, ErrRefused) && !errors.Is(err, nats.ErrAuthExpired) && !errors.Is(err, nats.ErrAuthorization) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// newJetStream is one that waits for as long as a loaded machine takes.
+func newJetStream(t *testing.T, nc *nats.Conn) jetstream.JetStream {
+	t.Helper()
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return js
 }
 
 func control(t *testing.T, s *Server) *nats.Conn {
@@ -104,14 +141,14 @@ func subscribe(t *testing.T, nc *nats.Conn, subject string) *nats.Subscription {
 
 func flush(t *testing.T, nc *nats.Conn) {
 	t.Helper()
-	if err := nc.FlushTimeout(10 * time.Second); err != nil {
+	if err := nc.FlushTimeout(2 * time.Minute); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func next(t *testing.T, sub *nats.Subscription) *nats.Msg {
 	t.Helper()
-	m, err := sub.NextMsg(10 * time.Second)
+	m, err := sub.NextMsg(2 * time.Minute)
 	if err != nil {
 		t.Fatal(sub.Subject, err)
 	}
@@ -151,11 +188,7 @@ func TestWorkIsStoredAndSurvivesARestart(t *testing.T) {
 	o := options(t)
 	s := start(t, o)
 	work := func(s *Server) jetstream.JetStream {
-		js, err := jetstream.New(control(t, s))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return js
+		return newJetStream(t, control(t, s))
 	}
 	js := work(s)
 	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "WORK", Subjects: []string{"work.>"}, Retention: jetstream.WorkQueuePolicy}); err != nil {
@@ -182,7 +215,7 @@ func TestWorkIsStoredAndSurvivesARestart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := c.Next(jetstream.FetchMaxWait(10 * time.Second))
+	m, err := c.Next(jetstream.FetchMaxWait(time.Minute))
 	if err != nil || string(m.Data()) != "do it" {
 		t.Fatal(m, err)
 	}
@@ -190,7 +223,7 @@ func TestWorkIsStoredAndSurvivesARestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	dial(t, s, old)
-	if _, err := Dial(t.Context(), s.URL(), gone, WithLog(quiet())); !errors.Is(err, ErrRefused) {
+	if _, err := tryDial(t, s.URL(), gone); !errors.Is(err, ErrRefused) {
 		t.Fatal(err)
 	}
 }
@@ -206,7 +239,7 @@ func TestRevokingCutsAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		// The connection is cut by now; the client hears of it, and ends.
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
 		select {
 		case err := <-end:
@@ -248,7 +281,7 @@ func TestFileOfACredential(t *testing.T) {
 		t.Fatal(public, c.Peer, err)
 	}
 	// The tools of NATS read it as theirs.
-	nc, err := nats.Connect(s.URL(), nats.UserCredentials(path), nats.CustomInboxPrefix(c.Inbox()))
+	nc, err := nats.Connect(s.URL(), nats.UserCredentials(path), nats.CustomInboxPrefix(c.Inbox()), nats.Timeout(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,18 +291,12 @@ func TestFileOfACredential(t *testing.T) {
 // Requests work with the credential's own inbox, and with no other.
 func TestRequestsWithAnInboxOfItsOwn(t *testing.T) {
 	s := start(t, options(t))
-	js, err := jetstream.New(control(t, s))
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := newJetStream(t, control(t, s))
 	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "RUNS", Subjects: []string{"run.>"}}); err != nil {
 		t.Fatal(err)
 	}
 	c := issue(t, s, Request{Kind: KindOwner, Name: "o", RunID: run1})
-	own, err := jetstream.New(dial(t, s, c))
-	if err != nil {
-		t.Fatal(err)
-	}
+	own := newJetStream(t, dial(t, s, c))
 	if ack, err := own.Publish(t.Context(), "run."+run1+".event", []byte("1")); err != nil || ack.Stream != "RUNS" {
 		t.Fatal(ack, err)
 	}

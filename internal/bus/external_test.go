@@ -64,8 +64,8 @@ func startHub(t *testing.T) hub {
 		t.Fatal(err)
 	}
 	base := server.Options{
-		ServerName: "hub", Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true, TrustedOperators: []*jwt.OperatorClaims{claims}, SystemAccount: system, AccountResolver: accounts,
-		JetStream: true, JetStreamMaxStore: 1 << 30, JetStreamMaxMemory: 1 << 20, JetStreamDomain: "hub", StoreDir: t.TempDir(), LeafNode: server.LeafNodeOpts{Host: "127.0.0.1", Port: -1},
+		ServerName: "hub", Host: ownHost(), Port: -1, NoSigs: true, NoLog: true, DisableShortFirstPing: true, TrustedOperators: []*jwt.OperatorClaims{claims}, SystemAccount: system, AccountResolver: accounts,
+		JetStream: true, JetStreamMaxStore: 1 << 30, JetStreamMaxMemory: 1 << 20, JetStreamDomain: "hub", StoreDir: t.TempDir(), LeafNode: server.LeafNodeOpts{Host: ownHost(), Port: -1},
 	}
 	var ns *server.Server
 	h.run = func() {
@@ -75,7 +75,7 @@ func startHub(t *testing.T) hub {
 			t.Fatal(err)
 		}
 		ns.Start()
-		if !ns.ReadyForConnections(10 * time.Second) {
+		if !ns.ReadyForConnections(time.Minute) {
 			t.Fatal("the hub did not start")
 		}
 		base.Port, base.LeafNode.Port = o.Port, o.LeafNode.Port // the same ones the next time
@@ -86,7 +86,7 @@ func startHub(t *testing.T) hub {
 	}
 	h.run()
 	t.Cleanup(h.stop)
-	h.url, h.leaf = ns.ClientURL(), fmt.Sprintf("nats://127.0.0.1:%d", base.LeafNode.Port)
+	h.url, h.leaf = ns.ClientURL(), fmt.Sprintf("nats://%s:%d", ownHost(), base.LeafNode.Port)
 	h.creds = filepath.Join(t.TempDir(), "hub.creds")
 	if err := signedBy(t, accountSeed, "").WriteFile(h.creds); err != nil {
 		t.Fatal(err)
@@ -96,7 +96,7 @@ func startHub(t *testing.T) hub {
 
 func (h hub) connect(t *testing.T) *nats.Conn {
 	t.Helper()
-	nc, err := nats.Connect(h.url, nats.UserCredentials(h.creds))
+	nc, err := nats.Connect(h.url, nats.UserCredentials(h.creds), nats.Timeout(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +137,7 @@ func TestExistingServer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		nc, err := Dial(t.Context(), x.URL(), c, WithLog(quiet()))
+		nc, err := tryDial(t, x.URL(), c)
 		if err != nil {
 			t.Fatal(name, err)
 		}
@@ -151,10 +151,7 @@ func TestExistingServer(t *testing.T) {
 		}
 		flush(t, nc)
 		nothing(t, seen)
-		js, err := jetstream.New(own)
-		if err != nil {
-			t.Fatal(err)
-		}
+		js := newJetStream(t, own)
 		if _, err := js.CreateOrUpdateStream(t.Context(), jetstream.StreamConfig{Name: "WORK", Subjects: []string{"work.>"}}); err != nil {
 			t.Fatal(err)
 		}
@@ -228,9 +225,10 @@ func TestLeaf(t *testing.T) {
 	o.Leaf = &Leaf{URL: h.leaf, CredsFile: h.creds}
 	s := start(t, o)
 	js := workStream(t, s)
-	if _, err := js.Publish(t.Context(), "work.acme.1", []byte("kept")); err != nil {
-		t.Fatal(err)
-	}
+	answered(t, func() error {
+		_, err := js.Publish(t.Context(), "work.acme.1", []byte("kept"), jetstream.WithMsgID("1"))
+		return err
+	})
 	own, there := control(t, s), h.connect(t)
 	status, work := subscribe(t, own, "runner.*.status"), subscribe(t, own, "work.>")
 	down, all := subscribe(t, there, "tunnel.far.*.*.down"), subscribe(t, there, ">")
@@ -284,13 +282,13 @@ func TestLeaf(t *testing.T) {
 	if v, err := s.View(); err != nil || v.Hub != h.leaf || !v.HubJoined {
 		t.Errorf("%+v %v", v, err)
 	}
-	stream, err := js.Stream(t.Context(), "WORK")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if info, err := stream.Info(t.Context()); err != nil || info.State.Msgs != 2 {
-		t.Error(info.State, err)
-	}
+	answered(t, func() error {
+		stream, err := js.Stream(t.Context(), "WORK")
+		if err == nil && stream.CachedInfo().State.Msgs != 2 {
+			t.Error(stream.CachedInfo().State)
+		}
+		return err
+	})
 	// The account of a client is on no hub.
 	acme := everything(t, warden(t, s, "acme"))
 	if err := there.Publish("run."+run1+".up.x", nil); err != nil {
@@ -306,9 +304,11 @@ func TestLeafAfterRestarts(t *testing.T) {
 	o := options(t)
 	o.Leaf = &Leaf{URL: h.leaf, CredsFile: h.creds}
 	s := start(t, o)
-	if _, err := workStream(t, s).Publish(t.Context(), "work.acme.1", []byte("kept")); err != nil {
-		t.Fatal(err)
-	}
+	kept := workStream(t, s)
+	answered(t, func() error {
+		_, err := kept.Publish(t.Context(), "work.acme.1", []byte("kept"), jetstream.WithMsgID("1"))
+		return err
+	})
 	heard := func() {
 		t.Helper()
 		status := subscribe(t, control(t, s), "runner.*.status")
@@ -342,13 +342,14 @@ func TestLeafAfterRestarts(t *testing.T) {
 	}
 	h.stop()
 	s = start(t, o)
-	js, err := jetstream.New(control(t, s))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if m, err := js.Stream(t.Context(), "WORK"); err != nil || m.CachedInfo().State.Msgs != 1 {
-		t.Fatal(m, err)
-	}
+	js := newJetStream(t, control(t, s))
+	answered(t, func() error {
+		m, err := js.Stream(t.Context(), "WORK")
+		if err == nil && m.CachedInfo().State.Msgs != 1 {
+			t.Fatal(m)
+		}
+		return err
+	})
 	h.run()
 	heard()
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -48,20 +49,30 @@ func fill(t *testing.T, dir string, leave uint64) func() {
 
 func workStream(t *testing.T, s *Server) jetstream.JetStream {
 	t.Helper()
-	js, err := jetstream.New(control(t, s), jetstream.WithDefaultTimeout(time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "WORK", Subjects: []string{"work.>"}}); err != nil {
-		t.Fatal(err)
-	}
+	js := newJetStream(t, control(t, s))
+	answered(t, func() error {
+		_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "WORK", Subjects: []string{"work.>"}})
+		return err
+	})
 	return js
+}
+
+// answered calls f until somebody answers it: for a moment nobody does when a server has just begun, and joins another.
+func answered(t *testing.T, f func() error) {
+	t.Helper()
+	until(t, func() error {
+		err := f()
+		if err != nil && !errors.Is(err, nats.ErrNoResponders) {
+			t.Fatal(err)
+		}
+		return err
+	})
 }
 
 // until calls f until it is nil.
 func until(t *testing.T, f func() error) {
 	t.Helper()
-	end := time.Now().Add(30 * time.Second)
+	end := time.Now().Add(2 * time.Minute)
 	for err := f(); err != nil; err = f() {
 		if time.Now().After(end) {
 			t.Fatal(err)
@@ -113,7 +124,9 @@ func TestDiskGetsFull(t *testing.T) {
 	free()
 	until(t, s.Ready)
 	until(t, func() error {
-		_, err := js.Publish(t.Context(), "work.acme.3", []byte("3"))
+		ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
+		defer stop()
+		_, err := js.Publish(ctx, "work.acme.3", []byte("3"), jetstream.WithMsgID("3")) // one that was late is there, too
 		return err
 	})
 	stream, err := js.Stream(t.Context(), "WORK")
@@ -235,7 +248,7 @@ func TestRevokedOnAFullDisk(t *testing.T) {
 	if err := s.Revoke(t.Context(), "acme", revoked); err == nil {
 		t.Error("it was written to a full disk")
 	}
-	if _, err := Dial(t.Context(), s.URL(), c, WithLog(quiet())); !errors.Is(err, ErrRefused) {
+	if _, err := tryDial(t, s.URL(), c); !errors.Is(err, ErrRefused) {
 		t.Error(err)
 	}
 	free()
@@ -246,7 +259,7 @@ func TestRevokedOnAFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = start(t, o)
-	if _, err := Dial(t.Context(), s.URL(), c, WithLog(quiet())); !errors.Is(err, ErrRefused) {
+	if _, err := tryDial(t, s.URL(), c); !errors.Is(err, ErrRefused) {
 		t.Error(err)
 	}
 }

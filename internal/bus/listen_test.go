@@ -284,7 +284,11 @@ func TestWebSocket(t *testing.T) {
 		{"a credential that is not for it", without, nil, false},
 		{"an address that is only claimed", bound, http.Header{"X-Forwarded-For": {"192.0.2.7"}}, false},
 	} {
-		nc, err := Dial(t.Context(), wsURL(s), c.c, WithLog(quiet()), WithTrust(s.Trust()), WithNATS(nats.WebSocketConnectionHeaders(c.header)))
+		opts := []DialOption{WithLog(quiet()), WithTrust(s.Trust()), WithNATS(nats.WebSocketConnectionHeaders(c.header))}
+		if c.want {
+			opts = append(opts, Persist())
+		}
+		nc, err := Dial(t.Context(), wsURL(s), c.c, opts...)
 		if (err == nil) != c.want {
 			t.Errorf("%s: %v", c.name, err)
 		}
@@ -418,7 +422,7 @@ func TestPortInUse(t *testing.T) {
 	defer taken.Close()
 	port := taken.Addr().(*net.TCPAddr).Port
 	for _, change := range []func(*Options){
-		func(o *Options) { o.Port = port },
+		func(o *Options) { o.Host, o.Port = "127.0.0.1", port },
 		func(o *Options) { o.WebSocket = &WebSocket{Port: port} },
 	} {
 		o := options(t)

@@ -214,6 +214,7 @@ func (s *Server) natsOptions() (*server.Options, error) {
 		JetStreamDomain: s.domain, DisableJetStreamBanner: true,
 		MaxConn: maxConns, MaxPayload: maxPayload, MaxPending: maxPending,
 		AuthTimeout: 5, TLSTimeout: 5, PingInterval: 20 * time.Second, MaxPingsOut: 2, MaxTracedMsgLen: 1,
+		DisableShortFirstPing: true, // it comes after two seconds, and whoever has not logged in by then takes it for a failure
 	}
 	if err := s.addTLS(no); err != nil {
 		return nil, err
@@ -284,6 +285,9 @@ func (s *Server) Client(ctx context.Context, client string, opts ...nats.Option)
 	return s.own(ctx, client, "warden", opts)
 }
 
+// ownWait is how long own waits: there is no line that could be cut, only a machine that does much else.
+const ownWait = 30 * time.Second
+
 // own connects within the process, with a credential that is good nowhere else and that only this connection has.
 func (s *Server) own(ctx context.Context, client, name string, opts []nats.Option) (*nats.Conn, error) {
 	if err := ctx.Err(); err != nil {
@@ -302,7 +306,7 @@ func (s *Server) own(ctx context.Context, client, name string, opts []nats.Optio
 	all := append([]nats.Option{
 		nats.Name(name), nats.InProcessServer(s.ns), nats.UserJWT(l.jwt, l.sign), nats.CustomInboxPrefix(c.Inbox()),
 		nats.MaxReconnects(-1), nats.ReconnectWait(100 * time.Millisecond), nats.IgnoreAuthErrorAbort(),
-		nats.ErrorHandler(complain(s.opts.Log)),
+		nats.Timeout(ownWait), nats.ErrorHandler(complain(s.opts.Log)),
 	}, opts...)
 	nc, err := nats.Connect("", all...)
 	if err != nil {
