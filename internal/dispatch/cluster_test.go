@@ -37,7 +37,7 @@ func TestStreamsOfACluster(t *testing.T) {
 			var all []*server.Server
 			for i := range c.servers {
 				o := &server.Options{
-					ServerName: fmt.Sprint("n", i), Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true,
+					ServerName: fmt.Sprint("n", i), Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true, DisableShortFirstPing: true,
 					Cluster: server.ClusterOpts{Name: "c"},
 				}
 				if c.servers > 1 {

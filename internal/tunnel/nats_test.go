@@ -29,7 +29,7 @@ func startNATS(t testing.TB, change ...func(*server.Options)) *natsServer {
 	t.Helper()
 	// At an address of this process, where nobody else takes the port while the server is started again.
 	host := fmt.Sprintf("127.%d.%d.1", 1+os.Getpid()>>8&0x7f, os.Getpid()&0xff)
-	n := &natsServer{t: t, opts: server.Options{Host: host, Port: -1, NoLog: true, NoSigs: true}}
+	n := &natsServer{t: t, opts: server.Options{Host: host, Port: -1, NoLog: true, NoSigs: true, DisableShortFirstPing: true}}
 	for _, c := range change {
 		c(&n.opts)
 	}
