@@ -88,6 +88,7 @@ func TestDebugTwoPrograms(t *testing.T) {
 	if seen := c.list(); len(seen) != 1 || seen[0].ID != sb.ID {
 		t.Errorf("after the first was killed: %+v", seen)
 	}
+	nothingRemains(t, home, theirs[0].ID)
 }
 
 // debugAuditor writes down what is asked for, or refuses it.

@@ -78,7 +78,7 @@ func debugOpen(t *testing.T, home string, opts ...sandbox.Option) *sandbox.Sandb
 // leaksNothing looks at the end of the test, when all that was made in it is closed.
 func leaksNothing(t *testing.T) {
 	before := goleak.IgnoreCurrent()
-	t.Cleanup(func() { goleak.VerifyNone(t, before) })
+	t.Cleanup(func() { noLeaks(t, before) })
 }
 
 // debugClient asks at one.
@@ -259,7 +259,7 @@ func TestDebug(t *testing.T) {
 	// A client that reads nothing, of a command that writes for ever.
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	wedged := c.run(ctx, "sandboxes/"+one.ID+"/exec", `{"args": ["sh", "-c", "echo $$ >/tmp/wedged; exec yes"]}`)
+	wedged := c.run(ctx, "sandboxes/"+one.ID+"/exec", `{"args": ["sh", "-c", "echo $$ >/tmp/wedged.new; mv /tmp/wedged.new /tmp/wedged; exec yes"]}`)
 	_ = wedged
 
 	in := base64.StdEncoding.EncodeToString([]byte("what it reads"))
@@ -274,7 +274,7 @@ func TestDebug(t *testing.T) {
 	if stdout, _, end := r.rest(); len(stdout) != 300002 || !strings.HasSuffix(stdout, "\x00\xff\n") || end.Exit == nil || *end.Exit != 0 || r.longest > 64<<10 {
 		t.Errorf("%d bytes, the longest message of %d, %+v", len(stdout), r.longest, end)
 	}
-	if _, _, end := c.run(t.Context(), "sandboxes/"+two.ID+"/exec", `{"args": ["sleep", "60"], "timeout": "50ms"}`).rest(); end.Exit == nil || *end.Exit != -1 || end.Reason != sandbox.ReasonTimeout {
+	if _, _, end := c.run(t.Context(), "sandboxes/"+two.ID+"/exec", `{"args": ["sleep", "600"], "timeout": "50ms"}`).rest(); end.Exit == nil || *end.Exit != -1 || end.Reason != sandbox.ReasonTimeout {
 		t.Errorf("after its time: %+v", end)
 	}
 
@@ -313,7 +313,7 @@ func TestDebug(t *testing.T) {
 	}
 
 	// The command of a client that goes away is killed.
-	if out := says(t, one, "kill -0 $(cat /tmp/wedged) && echo runs"); out != "runs" {
+	if out := says(t, one, "until [ -e /tmp/wedged ]; do sleep 0.02; done; kill -0 $(cat /tmp/wedged) && echo runs"); out != "runs" {
 		t.Errorf("the command of a client that reads nothing does not run: %q", out)
 	}
 	cancel()
@@ -322,7 +322,7 @@ func TestDebug(t *testing.T) {
 	}
 
 	// One that is closed is shown no more, and whatever runs in it hears why; the socket is there for the other.
-	r = c.run(t.Context(), "sandboxes/"+one.ID+"/exec", `{"args": ["sleep", "60"]}`)
+	r = c.run(t.Context(), "sandboxes/"+one.ID+"/exec", `{"args": ["sleep", "600"]}`)
 	if err := one.Close(); err != nil {
 		t.Error(err)
 	}
@@ -394,7 +394,7 @@ func TestDebugSession(t *testing.T) {
 	if stdout, _, end := cat.rest(); stdout != "third" || end.Exit == nil || *end.Exit != 0 {
 		t.Errorf("%q %+v", stdout, end)
 	}
-	silent := c.run(t.Context(), "sandboxes/"+sb.ID+"/exec", `{"args": ["sleep", "60"]}`)
+	silent := c.run(t.Context(), "sandboxes/"+sb.ID+"/exec", `{"args": ["sleep", "600"]}`)
 	c.refused("sessions/"+silent.session+"/input", typed("x"), 400, "USAGE", "without input")
 
 	// Input that nobody reads waits, and ends with the command. What is asked beside it does not wait.

@@ -160,7 +160,7 @@ func killedDuringCreate(t *testing.T, home, victim, when string) (id string, inT
 	t.Helper()
 	h := &hunter{t: t, victim: victim, when: when, parts: newAnatomy(), done: make(chan struct{})}
 	cfg := sandbox.Default()
-	cfg.Backend, cfg.MemoryMiB, cfg.CreateTimeout, cfg.VerifyTimeout = sandbox.BackendGVisor, 512, 60, 30
+	cfg.Backend, cfg.MemoryMiB, cfg.CreateTimeout, cfg.VerifyTimeout = sandbox.BackendGVisor, 512, 240, 120
 	type result struct {
 		sb  *sandbox.Sandbox
 		err error
@@ -174,7 +174,7 @@ func killedDuringCreate(t *testing.T, home, victim, when string) (id string, inT
 	var got result
 	select {
 	case got = <-opened:
-	case <-time.After(2 * time.Minute):
+	case <-time.After(8 * time.Minute):
 		t.Fatal("Open hangs")
 	}
 	h.created.Store(true)
@@ -213,7 +213,7 @@ func late(t *testing.T, sb *sandbox.Sandbox, h *hunter) {
 	if h.killed && h.victim != "gofer" && h.victim != "maker" { // without these it may live on
 		select {
 		case <-sb.Ended():
-		case <-time.After(time.Minute):
+		case <-time.After(patience):
 			t.Error("the owner is not told that the sandbox ended")
 		}
 	}
@@ -308,7 +308,7 @@ func killedDuringClose(t *testing.T, home, victim, gone string) (id string) {
 	select {
 	case err := <-closed:
 		t.Logf("Close: %v", err)
-	case <-time.After(time.Minute):
+	case <-time.After(patience):
 		t.Fatal("Close hangs")
 	}
 	nothingRemains(t, home, sb.ID)

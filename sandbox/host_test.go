@@ -193,9 +193,9 @@ func running(t *testing.T, mark string) (found []string) {
 
 func soon(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("after a minute it is still not so: %s", what)
+			t.Fatalf("it is not so in time: %s", what)
 		}
 	}
 }
@@ -210,7 +210,8 @@ func bystander(t *testing.T) (alive func() bool) {
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	return func() bool {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
-		return err == nil && strings.Contains(string(b), ") S ")
+		_, state, found := strings.Cut(string(b), ") ")
+		return err == nil && found && !strings.ContainsAny(state[:1], "TtZXx")
 	}
 }
 

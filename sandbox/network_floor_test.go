@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"ravi/internal/backend"
 	"ravi/sandbox"
@@ -36,11 +35,11 @@ func peers(t *testing.T, n int) (ports, rules []string) {
 // at the ports in its arguments answer.
 const visitor = `import socket, struct, sys
 q = struct.pack(">HHHHHH", 7, 0x100, 1, 0, 0, 0) + b"\x09localhost\0\0\1\0\1"
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(20); s.sendto(q, ("192.168.127.1", 53)); a = s.recv(512)
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(100); s.sendto(q, ("192.168.127.1", 53)); a = s.recv(512)
 if a[3] & 15: sys.exit(0)
 for port in sys.argv[1:]:
     try:
-        c = socket.create_connection((socket.inet_ntoa(a[-4:]), int(port)), 20); c.settimeout(20); c.sendall(b"who?\n")
+        c = socket.create_connection((socket.inet_ntoa(a[-4:]), int(port)), 100); c.settimeout(100); c.sendall(b"who?\n")
         got = c.recv(100).decode().split()
         if got: print(got[1])
     except OSError: pass
@@ -104,7 +103,7 @@ func TestNetworkFloor(t *testing.T) {
 			if got := reached(t, sb, ports); !slices.Equal(got, c.wantOpened) {
 				t.Errorf("opened, it reaches %v, want %v", got, c.wantOpened)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			if err := sb.SetAllowNet(ctx, c.later); err != nil {
 				t.Fatal(err)

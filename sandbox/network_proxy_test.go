@@ -86,7 +86,7 @@ func credentials(t *testing.T, text string, mode os.FileMode) string {
 // fetch asks for a URL from inside, and returns status and text.
 func fetch(t *testing.T, sb *sandbox.Sandbox, url string) string {
 	t.Helper()
-	res, err := sb.Exec(t.Context(), sandbox.Cmd{Args: []string{"curl", "-sS", "-m", "60", "-w", " %{http_code}", url}})
+	res, err := sb.Exec(t.Context(), sandbox.Cmd{Args: []string{"curl", "-sS", "-m", "100", "-w", " %{http_code}", url}})
 	if err != nil || res.ExitCode != 0 {
 		t.Fatalf("%v, %+v", err, res)
 	}
@@ -121,6 +121,9 @@ func TestNetworkProxy(t *testing.T) {
 		}
 	}
 	if err := filepath.WalkDir(home, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // gone since it was listed
+		}
 		if err != nil || !d.Type().IsRegular() || strings.Contains(path, "/lib/") {
 			return err
 		}
@@ -176,6 +179,7 @@ func TestNetworkProxyThatRefuses(t *testing.T) {
 			if !strings.HasSuffix(got, " 502") || !strings.Contains(got, c.says) || strings.Contains(got, proxyPassword) {
 				t.Errorf("the program inside was told %q", got)
 			}
+			heard.await(t, "the refusal", func(e sandbox.NetEvent) bool { return strings.Contains(e.Why, proxy.url) })
 			if err := sb.Close(); err != nil {
 				t.Fatal(err)
 			}
@@ -259,8 +263,8 @@ func secureServer(t *testing.T) (port, certificate string) {
 // visitSecure asks the gateway for localhost, which the guest's own files answer otherwise, and then https://localhost.
 const visitSecure = `import http.client, socket, ssl, struct, sys
 q = struct.pack(">HHHHHH", 7, 0x100, 1, 0, 0, 0) + b"\x09localhost\0\0\1\0\1"
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(20); s.sendto(q, ("192.168.127.1", 53)); a = s.recv(512)
-raw = socket.create_connection((socket.inet_ntoa(a[-4:]), int(sys.argv[1])), 20)
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(100); s.sendto(q, ("192.168.127.1", 53)); a = s.recv(512)
+raw = socket.create_connection((socket.inet_ntoa(a[-4:]), int(sys.argv[1])), 100)
 c = http.client.HTTPSConnection("localhost:" + sys.argv[1])
 c.sock = ssl.create_default_context().wrap_socket(raw, server_hostname="localhost")
 c.request("GET", "/"); r = c.getresponse(); print(r.status, r.read().decode())

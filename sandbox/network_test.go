@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -49,9 +50,9 @@ func echoServer(t *testing.T) (port int) {
 // client is a program that asks the gateway for localhost, connects there, and echoes lines of its input.
 const client = `import socket, struct, sys
 q = struct.pack(">HHHHHH", 7, 0x100, 1, 0, 0, 0) + b"\x09localhost\0\0\1\0\1"
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(20); s.sendto(q, ("192.168.127.1", 53)); a = s.recv(512)
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(100); s.sendto(q, ("192.168.127.1", 53)); a = s.recv(512)
 if a[3] & 15: print("no name", flush=True); sys.exit(6)
-try: c = socket.create_connection((socket.inet_ntoa(a[-4:]), int(sys.argv[1])), 20)
+try: c = socket.create_connection((socket.inet_ntoa(a[-4:]), int(sys.argv[1])), 100)
 except OSError as e: print("no connection", flush=True); sys.exit(7)
 for line in sys.stdin:
     try:
@@ -71,6 +72,22 @@ func (n *netEvents) hear(e sandbox.NetEvent) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.all = append(n.all, e)
+}
+
+// await waits until it is told of something: what is told is on its way for a moment.
+func (n *netEvents) await(t *testing.T, what string, is func(sandbox.NetEvent) bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		n.mu.Lock()
+		all := slices.Clone(n.all)
+		n.mu.Unlock()
+		if slices.ContainsFunc(all, is) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("no event tells of %s: %+v", what, all)
+		}
+	}
 }
 
 func networked(t *testing.T, home string, rules []string, opts ...sandbox.Option) *sandbox.Sandbox {
@@ -139,7 +156,7 @@ func (k *talk) say(line string) string {
 	select {
 	case got := <-k.out.more:
 		return got
-	case <-time.After(30 * time.Second):
+	case <-time.After(patience):
 		k.t.Fatalf("no answer to %q", line)
 		return ""
 	}
@@ -153,7 +170,7 @@ func TestNetworkPolicyIsReplaced(t *testing.T) {
 	sb := networked(t, t.TempDir(), []string{rule, address}, sandbox.WithNetEvents(heard.hear))
 	k := startTalk(t, sb, port)
 	if got := k.say("hello"); got != "hello" {
-		t.Fatalf("got %q; %+v", got, heard.all)
+		t.Fatalf("got %q", got)
 	}
 	if err := sb.SetAllowNet(t.Context(), sandbox.AllowNet{Rules: []string{"other.test"}}); err != nil {
 		t.Fatal(err)
@@ -169,15 +186,9 @@ func TestNetworkPolicyIsReplaced(t *testing.T) {
 	soon(t, "it is allowed again", func() bool {
 		return startTalk(t, sb, port).say("hello again") == "hello again"
 	})
-	heard.mu.Lock()
-	defer heard.mu.Unlock()
-	opaque := false
-	for _, e := range heard.all {
-		opaque = opaque || e.Allowed && e.Name == "localhost" && int(e.Port) == port && e.Proto == "opaque" && e.BytesOut > 0
-	}
-	if !opaque {
-		t.Errorf("no event tells of the connection: %+v", heard.all)
-	}
+	heard.await(t, "the connection", func(e sandbox.NetEvent) bool {
+		return e.Allowed && e.Name == "localhost" && int(e.Port) == port && e.Proto == "opaque" && e.BytesOut > 0
+	})
 }
 
 // What serves the network is part of the sandbox: without it there is none.
@@ -293,7 +304,7 @@ func TestNetworkAfterRestore(t *testing.T) {
 	}
 	const ask = `import socket, struct
 q = struct.pack(">HHHHHH", 7, 0x100, 1, 0, 0, 0) + b"\x09localhost\0\0\1\0\1"
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(30); s.sendto(q, ("192.168.127.1", 53)); print(socket.inet_ntoa(s.recv(512)[-4:]))`
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(100); s.sendto(q, ("192.168.127.1", 53)); print(socket.inet_ntoa(s.recv(512)[-4:]))`
 	asked, err := sb.Exec(t.Context(), sandbox.Cmd{Args: []string{"python3", "-c", ask}})
 	address := strings.TrimSpace(string(asked.Stdout))
 	if err != nil || !strings.HasPrefix(address, "198.") {
@@ -308,7 +319,7 @@ s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(30); s.sendto
 	// An address that was asked for before stands for its name still: programs remember it.
 	again := networked(t, home, rules, sandbox.WithCheckpoint(saved))
 	res, err := again.Exec(t.Context(), sandbox.Cmd{Args: []string{"python3", "-c", `import socket, sys
-c = socket.create_connection((sys.argv[1], int(sys.argv[2])), 30); c.sendall(b"known"); print(c.recv(9).decode())`, address, fmt.Sprint(port)}})
+c = socket.create_connection((sys.argv[1], int(sys.argv[2])), 100); c.sendall(b"known"); print(c.recv(9).decode())`, address, fmt.Sprint(port)}})
 	if err != nil || string(res.Stdout) != "known\n" {
 		t.Errorf("the address of before: %+v %v", res, err)
 	}

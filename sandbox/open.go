@@ -396,6 +396,10 @@ func (s *Sandbox) verify(ctx context.Context, answer <-chan error) error {
 	return nil
 }
 
+// reasonTime is how long the reason of a sandbox's end may follow the cut of its link: as long as a busy machine takes to
+// remove what was made for it.
+const reasonTime = 20 * time.Second
+
 // explain turns the failure of a call into why: the sandbox's end, the
 // caller's own deadline, or the failure itself.
 func (s *Sandbox) explain(ctx context.Context, err error) error {
@@ -410,7 +414,7 @@ func (s *Sandbox) explain(ctx context.Context, err error) error {
 		select {
 		case <-s.inst.Ended():
 			return s.endError()
-		case <-time.After(3 * time.Second):
+		case <-time.After(reasonTime):
 		case <-ctx.Done():
 		}
 	}

@@ -183,5 +183,5 @@ func TestNoGoroutineIsLeft(t *testing.T) {
 	if err := sb.Close(); err != nil {
 		t.Fatal(err)
 	}
-	goleak.VerifyNone(t, before)
+	noLeaks(t, before)
 }

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -287,7 +288,7 @@ func TestSealedHides(t *testing.T) {
 	// As a daemon would: in a session of its own, its parents gone.
 	res, err := sb.Exec(t.Context(), sandbox.Cmd{
 		Shell: `(setsid sh -c '"$0" -test.run=^TestSealedAttack$ >report.new 2>&1; mv report.new report' ` + test + ` &) &
-			for i in $(seq 300); do [ -e report ] && break; sleep 0.1; done; cat report`,
+			until [ -e report ]; do sleep 0.1; done; cat report`, Timeout: sandbox.After(10 * time.Minute),
 		Env: map[string]string{attackEnv: string(given), "RAVI_PROGRAM": "unused"}, MaxOutput: 4 << 20,
 	})
 	if err != nil || res.ExitCode != 0 {

@@ -144,7 +144,7 @@ func TestServiceIsReached(t *testing.T) {
 	}
 	defer sb.Close()
 	for _, url := range []string{"http://echo.ravi.internal/a", "https://echo.ravi.internal/b", "http://echo.ravi.internal:7777/c"} {
-		got := output(t, sb, "curl -sS --max-time 30 -d hello "+url)
+		got := output(t, sb, "curl -sS --max-time 100 -d hello "+url)
 		if want := "POST " + url[strings.LastIndex(url, "/"):] + " hello"; got != want {
 			t.Errorf("%s: got %q", url, got)
 		}
