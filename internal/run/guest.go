@@ -44,7 +44,7 @@ func (g guest) Run(ctx context.Context, c gitbox.Command) (int, string, error) {
 
 // PutTar lays out an archive.
 func (g guest) PutTar(ctx context.Context, user, dir string, r io.Reader) error {
-	return g.sb.Files().As(user).Untar(ctx, dir, r)
+	return putMoving(ctx, r, func(ctx context.Context, r io.Reader) error { return g.sb.Files().As(user).Untar(ctx, dir, r) })
 }
 
 // lastBytes keeps the end of what is written to it.
