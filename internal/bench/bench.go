@@ -96,6 +96,7 @@ var measures = []measure{
 	{name: burstWrong, title: "lost, doubled, n", unit: "n"},
 	{name: burstMem, title: "daemon after it, MB", unit: "MB"},
 	{name: fleetRate, title: "with runners, 1/s", unit: "1/s", higherIsBetter: true},
+	{name: fleetWait, title: "that wait, 1/s", unit: "1/s", higherIsBetter: true},
 	{name: busMem, title: "idle daemon, MB", unit: "MB"},
 	{name: busCPU, title: "idle daemon, %", unit: "%"},
 	{name: farExec, title: "exec there, ms", unit: "ms"},

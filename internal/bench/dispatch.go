@@ -28,6 +28,7 @@ const (
 	burstWrong = "burst_wrong"
 	burstMem   = "burst_mem"
 	fleetRate  = "fleet_rate"
+	fleetWait  = "fleet_wait"
 	busMem     = "bus_mem"
 	busCPU     = "bus_cpu"
 	farExec    = "far_exec"
@@ -50,11 +51,11 @@ const (
 
 // dispatchMeasures are what Only may name at once as "dispatch". They need the machine for themselves for minutes, so they
 // are asked for by name.
-var dispatchMeasures = []string{msgBegin, burstRate, fleetRate, busMem, farExec, farWrite}
+var dispatchMeasures = []string{msgBegin, burstRate, fleetRate, fleetWait, busMem, farExec, farWrite}
 
 // dispatch measures messages from their sender to a sandbox.
 func (b *bench) dispatch(ctx context.Context) (err error) {
-	if b.wantAny(msgBegin, burstRate, fleetRate) {
+	if b.wantAny(msgBegin, burstRate, fleetRate, fleetWait) {
 		if err := b.messages(ctx); err != nil {
 			return err
 		}
@@ -75,7 +76,8 @@ func (b *bench) messages(ctx context.Context) (err error) {
 	return b.phases(ctx,
 		phase{"from a message to its command", msgBegin, o.begins},
 		phase{fmt.Sprintf("%d messages at once", o.burstSize()), burstRate, o.bursts},
-		phase{"runners", fleetRate, o.fleets},
+		phase{"runners", fleetRate, func(ctx context.Context) error { return o.fleet(ctx, busyFleet) }},
+		phase{"runners with work that waits", fleetWait, func(ctx context.Context) error { return o.fleet(ctx, waitingFleet) }},
 	)
 }
 

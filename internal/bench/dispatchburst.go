@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -190,37 +191,52 @@ func wrongIn(session int, said []store.Message, n int) (wrong []string) {
 	return wrong
 }
 
-// fleets measures messages a second on this machine without runners, and with one to three that make all sandboxes. As
-// root each is a host of its own, in a network namespace, and the bus has TLS; otherwise all is on loopback. They share
-// this machine's processors in any case.
-func (o *office) fleets(ctx context.Context) (err error) {
-	if err := o.works(ctx, echoTask...); err != nil {
-		return err
-	}
-	far, lan, err := o.elsewhere(ctx)
+// fleet is work for runners, and what is measured with it.
+type fleet struct {
+	measure string
+	task    []string
+	lends   int   // sandboxes that each runner has room for
+	ways    []int // how many runners; 0: this machine, without any
+}
+
+// busyFleet is work that does nothing but use processors, of which there are no more with more runners on one machine;
+// waitingFleet is work that waits, as most agents do for their model, so that what there is room for is what bounds it.
+var (
+	busyFleet    = fleet{fleetRate, echoTask, 2 * runtime.NumCPU(), []int{0, 1, 2, 3}}
+	waitingFleet = fleet{fleetWait, []string{"sh", "-c", "sleep 4; cat TASK.md"}, 2, []int{1, 2, 3}}
+)
+
+// fleet measures messages a second on this machine without runners, and with some that make all sandboxes. As root each is
+// a host of its own, in a network namespace, and the bus has TLS; otherwise all is on loopback. They share this machine's
+// processors in any case.
+func (o *office) fleet(ctx context.Context, f fleet) (err error) {
+	far, lan, err := o.elsewhere(ctx, f.measure)
 	if err != nil {
-		o.fail(fleetRate, runnersBy(1), err)
+		o.fail(f.measure, runnersBy(1), err)
 		return ctx.Err()
 	}
 	defer func() { err = errors.Join(err, far.close(), lan.close()) }()
-	ways := make([]int, fleetRunners+1)
-	for n := range ways {
-		ways[n] = n
-		o.result(fleetRate, runnersBy(n)) // so that they are shown in this order
+	for _, at := range []*office{o, far} {
+		if err := at.works(ctx, f.task...); err != nil {
+			return err
+		}
+	}
+	for _, n := range f.ways {
+		o.result(f.measure, runnersBy(n)) // so that they are shown in this order
 	}
 	round := 0
-	return inTurns(ctx, min(o.Runs, mostFleets), ways, func(n int) error {
+	return inTurns(ctx, min(o.Runs, mostFleets), f.ways, func(n int) error {
 		round++
 		at := o
 		if n > 0 {
 			at = far
-			stop, err := far.lend(ctx, lan, n)
+			stop, err := far.lend(ctx, lan, n, f.lends)
 			if err != nil {
 				return err
 			}
 			defer stop()
 		}
-		got, err := at.burst(ctx, fmt.Sprintf("fleet-%d", round), burstSessions, fleetEach)
+		got, err := at.burst(ctx, fmt.Sprintf("%s-%d", f.measure, round), burstSessions, fleetEach)
 		if err != nil {
 			return err
 		}
@@ -230,9 +246,9 @@ func (o *office) fleets(ctx context.Context) (err error) {
 		if n > 0 && len(got.on) != n {
 			return fmt.Errorf("%d of %d runners had work: %v", len(got.on), n, got.on)
 		}
-		o.add(fleetRate, runnersBy(n), got.rate)
+		o.add(f.measure, runnersBy(n), got.rate)
 		return nil
-	}, func(n int, err error) { o.fail(fleetRate, runnersBy(n), err) })
+	}, func(n int, err error) { o.fail(f.measure, runnersBy(n), err) })
 }
 
 func runnersBy(n int) string {
@@ -246,22 +262,22 @@ func runnersBy(n int) string {
 }
 
 // elsewhere is an office that makes no sandboxes itself, with a credential for each runner. Close both.
-func (b *bench) elsewhere(ctx context.Context) (*office, *lan, error) {
+func (b *bench) elsewhere(ctx context.Context, name string) (*office, *lan, error) {
 	l, err := b.newLAN()
 	if err != nil {
 		return nil, nil, err
 	}
-	far, err := b.officeIn(ctx, l)
+	far, err := b.officeIn(ctx, l, name)
 	if err != nil {
 		return nil, nil, errors.Join(err, l.close())
 	}
 	return far, l, nil
 }
 
-func (b *bench) officeIn(ctx context.Context, l *lan) (far *office, err error) {
+func (b *bench) officeIn(ctx context.Context, l *lan, name string) (far *office, err error) {
 	settings := map[string]any{"dispatch": map[string]any{"runs": -1}}
 	if l.home != nil {
-		g := &gateway{bench: b, home: filepath.Join(b.dir, "far")}
+		g := &gateway{bench: b, home: filepath.Join(b.dir, name)}
 		if err := os.Mkdir(g.home, 0o700); err != nil {
 			return nil, err
 		}
@@ -280,10 +296,9 @@ func (b *bench) officeIn(ctx context.Context, l *lan) (far *office, err error) {
 		l.ca = made.CA
 		settings["bus"] = map[string]any{"host": l.home.addr, "port": lanPort, "tls_cert": made.Cert, "tls_key": made.Key}
 	}
-	if far, err = b.newOffice(ctx, "far", l.home, settings); err != nil {
+	if far, err = b.newOffice(ctx, name, l.home, settings); err != nil {
 		return nil, err
 	}
-	err = far.works(ctx, echoTask...)
 	for n := range fleetRunners {
 		if err == nil {
 			err = far.issue(ctx, n)
@@ -323,8 +338,8 @@ func (o *office) busURL(ctx context.Context) (string, error) {
 	return s.State.Bus.URL, nil
 }
 
-// lend starts runners, which are ready when it returns, until stop.
-func (o *office) lend(ctx context.Context, l *lan, n int) (stop func(), err error) {
+// lend starts runners with room for so many sandboxes each, which are ready when it returns, until stop.
+func (o *office) lend(ctx context.Context, l *lan, n, room int) (stop func(), err error) {
 	since := time.Now()
 	var all []*runnerProcess
 	stop = func() {
@@ -333,7 +348,7 @@ func (o *office) lend(ctx context.Context, l *lan, n int) (stop func(), err erro
 		}
 	}
 	for i := range n {
-		r, err := o.startRunner(ctx, l, i)
+		r, err := o.startRunner(ctx, l, i, room)
 		if err != nil {
 			stop()
 			return nil, err

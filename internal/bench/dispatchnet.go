@@ -165,9 +165,9 @@ type runnerProcess struct {
 	ended chan struct{}
 }
 
-// startRunner starts the n-th runner of an office.
-func (o *office) startRunner(ctx context.Context, l *lan, n int) (*runnerProcess, error) {
-	args := []string{"runner", "--bus", l.url, "--creds", o.creds(n), "--capacity", fmt.Sprint(2 * runtime.NumCPU())}
+// startRunner starts the n-th runner of an office, with room for so many sandboxes.
+func (o *office) startRunner(ctx context.Context, l *lan, n, room int) (*runnerProcess, error) {
+	args := []string{"runner", "--bus", l.url, "--creds", o.creds(n), "--capacity", fmt.Sprint(room)}
 	if l.ca != "" {
 		args = append(args, "--ca", l.ca)
 	}
