@@ -56,7 +56,9 @@ type Options struct {
 	Tries int
 	Log   *slog.Logger
 
-	taken func(id string) // of tests: work was delivered; may be nil
+	// Of tests.
+	taken              func(id string) // work was delivered; may be nil
+	ackWait, beatEvery time.Duration   // 0: as below
 }
 
 // Try is one try at work.
@@ -115,6 +117,7 @@ type started struct {
 // New makes a dispatcher, which does nothing before Run.
 func New(o Options) *Dispatcher {
 	o.Tries = cmp.Or(o.Tries, defaultTries)
+	o.ackWait, o.beatEvery = cmp.Or(o.ackWait, ackWait), cmp.Or(o.beatEvery, beatEvery)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -146,7 +149,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	if d.o.Woken != nil {
 		every = lookAnyway
 	}
-	look, step, beat := time.NewTicker(every), time.NewTicker(stepEvery), time.NewTicker(beatEvery)
+	look, step, beat := time.NewTicker(every), time.NewTicker(stepEvery), time.NewTicker(d.o.beatEvery)
 	defer look.Stop()
 	defer step.Stop()
 	defer beat.Stop()

@@ -203,7 +203,7 @@ func (d *Dispatcher) consume(ctx context.Context) error {
 			return fmt.Errorf("the queue of client %s: %w", c.Name, err)
 		}
 		consumer, err := d.js.CreateConsumer(ctx, WorkStream, jetstream.ConsumerConfig{
-			Durable: name, FilterSubject: "work." + c.Name + ".*", AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait,
+			Durable: name, FilterSubject: "work." + c.Name + ".*", AckPolicy: jetstream.AckExplicitPolicy, AckWait: d.o.ackWait,
 			MaxDeliver: -1, MaxAckPending: mostPending,
 		})
 		if err != nil {
