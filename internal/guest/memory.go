@@ -29,6 +29,9 @@ const (
 	slowestLook = time.Second
 	fastestLook = 10 * time.Millisecond
 
+	// givenBack is how long the memory of a process that was ended may take to be free again.
+	givenBack = 2 * time.Second
+
 	// After so many ended processes without relief the use is spread over
 	// many, and a whole tree has to go.
 	patience = 8
@@ -130,9 +133,14 @@ func (s *Server) relieveTo(ctx context.Context, mark, used, limit uint64, inVain
 		defer thaw(still)
 	}
 	for used >= mark && ctx.Err() == nil {
-		s.relieve(ctx, used, limit, inVain >= patience)
+		held := s.relieve(ctx, used, limit, inVain >= patience)
 		inVain++
 		now, err := s.opts.memoryUsed()
+		// What has ended is gone before its memory is. Where that is enough, and no other grows, nobody else has to go.
+		for deadline := time.Now().Add(givenBack); err == nil && now >= mark && now <= used && used-min(used, held) < mark && time.Now().Before(deadline); {
+			time.Sleep(fastestLook)
+			now, err = s.opts.memoryUsed()
+		}
 		if err != nil || inVain > patience {
 			break // look again later
 		}
@@ -167,11 +175,11 @@ func standing() (pids []int) {
 }
 
 // relieve ends the largest process, or with tree the started process whose
-// tree is the largest.
-func (s *Server) relieve(ctx context.Context, used, limit uint64, tree bool) {
+// tree is the largest, and returns how much that held.
+func (s *Server) relieve(ctx context.Context, used, limit uint64, tree bool) (held uint64) {
 	procs, err := readProcs()
 	if err != nil {
-		return
+		return 0
 	}
 	victim, owner := s.largest(procs)
 	if tree {
@@ -180,12 +188,13 @@ func (s *Server) relieve(ctx context.Context, used, limit uint64, tree bool) {
 		}
 	}
 	if victim.pid == 0 {
-		return
+		return 0
 	}
+	held = uint64(victim.rssPages) * uint64(os.Getpagesize())
 	ev := &ravi.Event_OutOfMemory{
 		Pid:        uint32(victim.pid),
 		Cmd:        validName(victim.comm),
-		RssBytes:   uint64(victim.rssPages) * uint64(os.Getpagesize()),
+		RssBytes:   held,
 		UsedBytes:  used,
 		LimitBytes: limit,
 	}
@@ -200,11 +209,12 @@ func (s *Server) relieve(ctx context.Context, used, limit uint64, tree bool) {
 		ctx, cancel := context.WithTimeout(ctx, goneSoon)
 		defer cancel()
 		_, _ = s.killTree(ctx, owner)
-		return
+		return held
 	}
 	// A process that is gone already has given its memory back.
 	_ = unix.Kill(victim.pid, unix.SIGKILL)
 	waitGone(ctx, victim.pid)
+	return held
 }
 
 // waitGone waits a little for a killed process to give its memory back.
