@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"testing"
 	"time"
 
@@ -110,28 +109,25 @@ func (s suite) attach(t *testing.T) {
 	})
 
 	t.Run("ports", func(t *testing.T) {
-		// The port is free on the host as well, where a sandbox may be.
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		port := l.Addr().(*net.TCPAddr).Port
-		l.Close()
-		if _, err := other.DialPort(ctx(t), port); !errors.Is(err, sandbox.ErrNotFound) {
+		if _, err := other.DialPort(ctx(t), 1); !errors.Is(err, sandbox.ErrNotFound) {
 			t.Errorf("a port on which nobody listens: %v", err)
 		}
 		out := newBuffer()
-		if _, err := r.Start(ctx(t), sandbox.Cmd{Stdout: out, Args: []string{"python3", "-c", fmt.Sprintf(`import socket
-l = socket.create_server(("127.0.0.1", %d)); print("ready", flush=True); c, _ = l.accept()
+		if _, err := r.Start(ctx(t), sandbox.Cmd{Stdout: out, Args: []string{"python3", "-c", `import socket
+l = socket.create_server(("127.0.0.1", 0)); print(l.getsockname()[1], "ready", flush=True); c, _ = l.accept()
 b = b""
 while True:
     p = c.recv(1000)
     if not p: break
     b += p
-c.sendall(b[::-1]); c.close()`, port)}}); err != nil {
+c.sendall(b[::-1]); c.close()`}}); err != nil {
 			t.Fatal(err)
 		}
 		out.waitFor(t, "ready\n")
+		var port int
+		if _, err := fmt.Sscan(out.String(), &port); err != nil {
+			t.Fatal(err)
+		}
 		c, err := other.DialPort(ctx(t), port)
 		if err != nil {
 			t.Fatal(err)

@@ -293,10 +293,11 @@ func (s suite) end(t *testing.T) {
 	// all ties, and one that ignores what can be ignored.
 	tree := func(mark string) string {
 		return strings.ReplaceAll(`trap '' TERM HUP INT
+			echo begin; echo trouble >&2
 			sleep MARK1 &
 			setsid sleep MARK2 &
 			(setsid sh -c 'trap "" TERM HUP; sleep MARK3 & sleep MARK4' </dev/null >/dev/null 2>&1 &) &
-			echo begin; echo trouble >&2; echo started > MARK
+			echo started > MARK
 			sleep MARK5; echo never`, "MARK", mark)
 	}
 	gone := func(t *testing.T, mark string) {
@@ -306,16 +307,16 @@ func (s suite) end(t *testing.T) {
 		}
 	}
 	t.Run("timeout", func(t *testing.T) {
-		res := r.run(t, sandbox.Cmd{Shell: tree("41.1004"), Timeout: sandbox.After(1500 * time.Millisecond)})
+		res := r.run(t, sandbox.Cmd{Shell: tree("41.1004"), Timeout: sandbox.After(3500 * time.Millisecond)})
 		equal(t, "exit code", res.ExitCode, -1)
 		equal(t, "reason", res.Reason, sandbox.ReasonTimeout)
 		equal(t, "output", res.Stdout, "begin\n")
-		equal(t, "errors", res.Stderr, "trouble\nCommand timed out after 1.5s")
+		equal(t, "errors", res.Stderr, "trouble\nCommand timed out after 3.5s")
 		gone(t, "41.1004")
 	})
 	t.Run("timeout in words", func(t *testing.T) {
-		res := r.run(t, sandbox.Cmd{Shell: "printf half >&2; sleep 41", Timeout: sandbox.After(time.Second)})
-		equal(t, "errors", res.Stderr, "half\nCommand timed out after 1s")
+		res := r.run(t, sandbox.Cmd{Shell: "printf half >&2; sleep 41", Timeout: sandbox.After(3 * time.Second)})
+		equal(t, "errors", res.Stderr, "half\nCommand timed out after 3s")
 	})
 	t.Run("no time at all", func(t *testing.T) {
 		res := r.run(t, sandbox.Cmd{Shell: "touch was-run", Timeout: sandbox.After(0)})

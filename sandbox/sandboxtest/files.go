@@ -203,7 +203,7 @@ func (s suite) watch(t *testing.T, r *room) {
 	seen := map[string]bool{}
 	until := func(want string) {
 		t.Helper()
-		limit := time.After(30 * time.Second)
+		limit := time.After(patience)
 		for !seen[want] {
 			select {
 			case e, ok := <-events:

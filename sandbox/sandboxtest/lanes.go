@@ -84,16 +84,16 @@ func (s suite) alike(t *testing.T) {
 		{"output closed by the command", "echo a; exec >&-; sleep 0.2; echo late >&2; exec 2>&-; sleep 0.2; exit 7", nil, nil},
 		{"half a line", "printf x", nil, nil},
 		{"held by another", "sleep 43.9 & echo hi", nil, nil},
-		{"flooded by another", "(timeout 3 yes 43.8 &) 2>/dev/null; sleep 0.2; exit 5", nil, func(c *sandbox.Cmd) { c.Stdout = io.Discard }},
+		{"flooded by another", "(timeout 600 yes 43.8 &) 2>/dev/null; sleep 0.2; exit 5", nil, func(c *sandbox.Cmd) { c.Stdout = io.Discard }},
 		{"killed by itself", "echo so; kill -9 $$", nil, nil},
-		{"no time", "echo so; sleep 44", nil, func(c *sandbox.Cmd) { c.Timeout = sandbox.After(time.Second) }},
+		{"no time", "echo so; sleep 44", nil, func(c *sandbox.Cmd) { c.Timeout = sandbox.After(3 * time.Second) }},
 		{"a writer that fails", "yes 44.1", nil, func(c *sandbox.Cmd) { c.Stdout = failing{} }},
 		{"one writer for both", "head -c 5000000 /dev/zero & head -c 5000000 /dev/zero >&2; wait", nil, func(c *sandbox.Cmd) {
 			one := &single{t: t}
 			c.Stdout, c.Stderr = one, one
 		}},
 		{"devices", "cat /dev/stdin; echo x > /dev/stdout; echo y > /dev/stderr", func() io.Reader { return strings.NewReader("in\n") }, func(c *sandbox.Cmd) { c.User = "root" }},
-		{"signalled", "trap 'echo got; exit 4' TERM; (sleep 0.2; kill $$) & wait", nil, nil},
+		{"signalled", "trap 'echo got; exit 4' TERM; (sleep 0.2; kill $$) >/dev/null 2>&1 & wait", nil, nil},
 		{"not there", "no-such-program", nil, nil},
 	}
 	var plain, laned *room
@@ -113,6 +113,7 @@ func (s suite) alike(t *testing.T) {
 					tc.more(&c)
 				}
 				got[i] = outcomeOf(t, r, c)
+				r.sh(t, "pkill -x yes; true") // which would flood for long
 			}
 			if got[0] != got[1] {
 				t.Errorf("without: %s; with: %s", short(got[0]), short(got[1]))

@@ -117,6 +117,7 @@ func (r *room) Start(ctx context.Context, c sandbox.Cmd) (*sandbox.Process, erro
 func (s suite) config() sandbox.Config {
 	cfg := sandbox.Default()
 	cfg.MemoryMiB = 1024
+	cfg.DefaultTimeout, cfg.VerifyTimeout = 600, 120 // which only a hang can reach
 	return cfg
 }
 
@@ -212,18 +213,21 @@ func (r *room) shAs(t testing.TB, user, line string) string {
 
 // ctx is the test's, with a bound that only a hang can reach.
 func ctx(t testing.TB) context.Context {
-	c, cancel := context.WithTimeoutCause(t.Context(), 3*time.Minute, errors.New("the test hangs"))
+	c, cancel := context.WithTimeoutCause(t.Context(), 10*time.Minute, errors.New("the test hangs"))
 	t.Cleanup(cancel)
 	return c
 }
 
+// patience bounds waiting for what must happen; nothing is measured by it.
+const patience = 5 * time.Minute
+
 // eventually waits for a condition that must come true.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(patience)
 	for !ok() {
 		if time.Now().After(deadline) {
-			t.Fatalf("after a minute it is still not so: %s", what)
+			t.Fatalf("it is not so in time: %s", what)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -247,8 +251,8 @@ func short(v any) string {
 // alive says which processes in the sandbox have this text in their arguments.
 func (r *room) alive(t testing.TB, text string) string {
 	t.Helper()
-	// The pattern does not match itself.
-	pattern := "[" + text[:1] + "]" + text[1:]
+	// The pattern does not match itself, nor what only looks like the text: numbers of others are anything.
+	pattern := "[" + text[:1] + "]" + strings.ReplaceAll(text[1:], ".", "[.]")
 	return r.run(t, sandbox.Cmd{Shell: `for p in /proc/[0-9]*; do tr '\0' ' ' < $p/cmdline 2>/dev/null | grep -q '` + pattern +
 		`' && echo "$p $(tr '\0' ' ' < $p/cmdline)"; done; true`}).Stdout
 }

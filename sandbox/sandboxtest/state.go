@@ -205,10 +205,15 @@ func (s suite) pause(t *testing.T) {
 		if err := r.Pause(ctx(t)); err != nil {
 			t.Fatal(err)
 		}
-		if r.ws == "" {
-			time.Sleep(300 * time.Millisecond) // what is on its way
-		}
 		stood := now()
+		if r.ws == "" {
+			eventually(t, "what was on its way has come", func() bool {
+				before := stood
+				time.Sleep(300 * time.Millisecond)
+				stood = now()
+				return stood == before
+			})
+		}
 		time.Sleep(300 * time.Millisecond) // thirty turns of the loop; waiting longer finds more
 		equal(t, "the counter while paused", now(), stood)
 		if err := r.Resume(ctx(t)); err != nil {

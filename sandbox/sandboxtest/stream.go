@@ -79,7 +79,7 @@ func (s suite) output(t *testing.T) {
 		equal(t, "output", res.Stdout, "hi\n")
 		equal(t, "exit code", res.ExitCode, 0)
 		equal(t, "truncated", res.Truncated, true)
-		if r.alive(t, "43.7") == "" {
+		if r.alive(t, "sleep 43.7") == "" {
 			t.Error("what was started in the background was ended")
 		}
 	})
@@ -150,7 +150,7 @@ func (s suite) stream(t *testing.T, lane bool) {
 			t.Fatal(err)
 		}
 		wait(t, p, sandbox.Status{ExitCode: 137, Signal: 9, Reason: sandbox.ReasonSignal})
-		if left := r.alive(t, "45.2"); left != "" {
+		if left := r.alive(t, "sleep 45.2"); left != "" {
 			t.Errorf("still running: %s", left)
 		}
 	})
@@ -294,7 +294,7 @@ func wait(t testing.TB, p *sandbox.Process, want sandbox.Status) {
 	t.Helper()
 	select {
 	case <-p.Done():
-	case <-time.After(2 * time.Minute):
+	case <-time.After(patience):
 		t.Fatal("the command does not end")
 	}
 	got, err := p.Wait()
@@ -332,7 +332,7 @@ func (b *buffer) String() string {
 
 func (b *buffer) waitFor(t testing.TB, text string) {
 	t.Helper()
-	limit := time.After(time.Minute)
+	limit := time.After(patience)
 	for !strings.Contains(b.String(), text) {
 		select {
 		case <-b.more:
