@@ -284,28 +284,36 @@ func shells(t *testing.T, w *world) {
 		})
 		return cmd, ptmx, before
 	}
-	// until reads what is on the screen until words stand there.
-	until := func(f *os.File, words string) string {
+	// until reads what is on the screen until words stand there. The terminal's file knows no deadlines.
+	until := func(f *os.File, words string) {
 		var seen bytes.Buffer
-		buf := make([]byte, 4096)
-		must(t, f.SetReadDeadline(time.Now().Add(4*time.Minute)))
+		end := time.After(4 * time.Minute)
 		for !strings.Contains(seen.String(), words) {
-			n, err := f.Read(buf)
-			seen.Write(buf[:n])
+			buf, n, over := make([]byte, 4096), 0, make(chan error, 1)
+			go func() {
+				var err error
+				n, err = f.Read(buf)
+				over <- err
+			}()
+			var err error
+			select {
+			case err = <-over:
+				seen.Write(buf[:n])
+			case <-end:
+				err = os.ErrDeadlineExceeded
+			}
 			if err != nil {
 				t.Fatalf("no %q on the screen: %v\n%q", words, err, seen.String())
 			}
 		}
-		return seen.String()
 	}
-	cmd, screen, _ := begin("--", "sh", "-c", "stty size; read x; stty size; cat; exit 5")
+	// The new size gets there in its own time: what is typed may be faster.
+	cmd, screen, _ := begin("--", "sh", "-c", `stty size; while [ "$(stty size)" = "33 99" ]; do sleep 0.05; done; stty size; read x; cat; exit 5`)
 	until(screen, "33 99")
 	must(t, pty.Setsize(screen, &pty.Winsize{Rows: 20, Cols: 60}))
 	must(t, cmd.Process.Signal(syscall.SIGWINCH))
-	_, err := io.WriteString(screen, "\r")
-	must(t, err)
 	until(screen, "20 60")
-	_, err = io.WriteString(screen, "typed\r\x04")
+	_, err := io.WriteString(screen, "\rtyped\r\x04")
 	must(t, err)
 	until(screen, "typed\r\ntyped")
 	_ = cmd.Wait() // the code is looked at
