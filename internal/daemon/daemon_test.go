@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -108,12 +109,17 @@ func TestRun(t *testing.T) {
 		defer mu.Unlock()
 		steps = append(steps, step)
 	}
-	swept := make(chan struct{}, 10_000)
+	swept := make(chan struct{}, 2)
 	d := start(t, Options{
 		Host: "127.0.0.1", Port: freePort(t), Boxes: boxes{note}, Keep: func() bool { return true }, SweepEvery: time.Millisecond,
 		Sweep: func(context.Context) (store.Swept, error) {
 			note("sweep")
-			defer func() { swept <- struct{}{} }()
+			defer func() {
+				select {
+				case swept <- struct{}{}:
+				default: // it is known by now that it tries again
+				}
+			}()
 			return store.Swept{Problems: []string{"sbx1: it will not go"}}, errors.New("the disk is full")
 		},
 	}, says("hello"))
@@ -174,20 +180,27 @@ func (b boxes) Stop(_ context.Context, keep bool) error {
 	return nil
 }
 
+// freePort is a port that nobody listens on. It is below those that the kernel gives to whoever asks for any, as everybody
+// does who runs beside this test.
 func freePort(t *testing.T) int {
 	t.Helper()
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for {
+		l, err := net.Listen("tcp4", fmt.Sprint("127.0.0.1:", 10_000+rand.IntN(20_000)))
+		if errors.Is(err, unix.EADDRINUSE) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		return l.Addr().(*net.TCPAddr).Port
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 // Calls at work end as they would; streams are told; what takes longer than the bound is cut, and that is no failure.
 func TestStop(t *testing.T) {
 	entered, goOn := make(chan string, 2), make(chan struct{})
-	d := start(t, Options{Drain: 10 * time.Second}, func(w http.ResponseWriter, r *http.Request) {
+	d := start(t, Options{Drain: 5 * time.Minute}, func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/b") {
 			return
 		}

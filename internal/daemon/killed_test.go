@@ -226,7 +226,7 @@ func TestKilledAmongItsSandboxes(t *testing.T) {
 // until waits until nothing is left.
 func until(t *testing.T, look func() []string) {
 	t.Helper()
-	deadline := time.Now().Add(2 * time.Minute) // a grace may have to end first
+	deadline := time.Now().Add(5 * time.Minute) // a grace may have to end first
 	for left := look(); len(left) > 0; left = look() {
 		if time.Now().After(deadline) {
 			t.Fatalf("left:\n%s", strings.Join(left, "\n"))
