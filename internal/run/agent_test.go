@@ -52,7 +52,7 @@ func TestAgentIsJudged(t *testing.T) {
 		"it says that it fails": {begin + bad, 0, store.RunFailed, reasonAgent, exitAgent, 0, "the model said no, [secret TOKEN]"},
 		"it fails":              {begin + bad + "exit 3", 0, store.RunFailed, "", 3, 3, "exit code 3"},
 		"its exit counts":       {begin + fine + "exit 4", 0, store.RunFailed, "", 4, 4, "exit code 4"},
-		"it is too slow":        {begin + bad + "exec sleep 60", 500 * time.Millisecond, store.RunTimeout, "timeout", exitTimeout, -1, ""},
+		"it is too slow":        {begin + bad + "exec sleep 600", 5 * time.Second, store.RunTimeout, "timeout", exitTimeout, -1, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := agentRun(t, c.script)

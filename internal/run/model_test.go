@@ -83,7 +83,7 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // say is a call of a model in a shell, which prints its status.
-const say = `say() { curl -s -m 20 -o answer -w '%{http_code}\n' -H 'Content-Type: application/json' -H "x-api-key: $ANTHROPIC_API_KEY" -d '{"model":"'$1'","max_tokens":5,"messages":[{"role":"user","content":"'"${2-hi}"'"}]'${3-}'}' $ANTHROPIC_BASE_URL/v1/messages; rm -f answer; }
+const say = `say() { curl -s -m 600 -o answer -w '%{http_code}\n' -H 'Content-Type: application/json' -H "x-api-key: $ANTHROPIC_API_KEY" -d '{"model":"'$1'","max_tokens":5,"messages":[{"role":"user","content":"'"${2-hi}"'"}]'${3-}'}' $ANTHROPIC_BASE_URL/v1/messages; rm -f answer; }
 `
 
 // modeledRun are the options of a run on the host that calls models.
