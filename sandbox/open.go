@@ -398,7 +398,7 @@ func (s *Sandbox) verify(ctx context.Context, answer <-chan error) error {
 
 // reasonTime is how long the reason of a sandbox's end may follow the cut of its link: as long as a busy machine takes to
 // remove what was made for it.
-const reasonTime = 20 * time.Second
+const reasonTime = 10 * time.Second
 
 // explain turns the failure of a call into why: the sandbox's end, the
 // caller's own deadline, or the failure itself.
