@@ -46,14 +46,19 @@ func TestCallsAtOnce(t *testing.T) {
 // Of a thousand calls in a message as many are done as may be, some at a time; the others are refused.
 func TestThousandCalls(t *testing.T) {
 	var now, most, done atomic.Int32
-	tooMany := make(chan struct{})
+	all, tooMany := make(chan struct{}), make(chan struct{})
 	var first atomic.Int32
 	count := hand{name: "count", do: func(context.Context, json.RawMessage) (Result, error) {
 		n := now.Add(1)
 		for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
 		}
-		switch at := first.Add(1); {
+		at := first.Add(1)
+		if at == callsAtOnce {
+			close(all)
+		}
+		switch {
 		case at <= callsAtOnce: // the first stay, so that others would be seen beside them
+			<-all
 			select {
 			case <-tooMany:
 			case <-time.After(300 * time.Millisecond):

@@ -115,7 +115,7 @@ func startPID1(t *testing.T, env ...string) *pid1 {
 			if err != nil {
 				t.Errorf("it ended with %v: %s", err, stderr.String())
 			}
-		case <-time.After(30 * time.Second):
+		case <-time.After(2 * time.Minute):
 			t.Error("it did not end with its link")
 			_ = cmd.Process.Kill()
 		}
@@ -133,7 +133,7 @@ func startPID1(t *testing.T, env ...string) *pid1 {
 			if errors.As(err, &exit) && exit.ExitCode() == 125 {
 				t.Skipf("SKIP-FEATURE: overlay mounts: %s", stderr.String())
 			}
-		case <-time.After(time.Second):
+		case <-time.After(time.Minute):
 		}
 		t.Fatalf("no event: %v: %s", s.Err(), stderr.String())
 	}
@@ -145,7 +145,7 @@ func startPID1(t *testing.T, env ...string) *pid1 {
 
 func testContext(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -197,7 +197,7 @@ func TestAsPID1(t *testing.T) {
 				t.Error(msg)
 			}
 		}
-		deadline := time.Now().Add(30 * time.Second)
+		deadline := time.Now().Add(2 * time.Minute)
 		for {
 			out, _ := p.sh(t, "root", `grep -ls '^State:.Z' /proc/[0-9]*/status | wc -l`, nil)
 			if strings.TrimSpace(out) == "0" {

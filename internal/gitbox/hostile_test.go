@@ -135,9 +135,14 @@ func TestArmedRepository(t *testing.T) {
 // refused opens and exports, and wants one of the errors.
 func refused(t *testing.T, dir string, want error) error {
 	t.Helper()
+	return refusedWithin(t, dir, Limits{}, want)
+}
+
+func refusedWithin(t *testing.T, dir string, limits Limits, want error) error {
+	t.Helper()
 	r, err := Open(t.Context(), dir)
 	if err == nil {
-		_, err = r.Export(t.Context(), "", t.TempDir()+"/export", Limits{List: 3 * time.Second})
+		_, err = r.Export(t.Context(), "", t.TempDir()+"/export", limits)
 	}
 	if !errors.Is(err, want) {
 		t.Fatalf("got %v, want %v", err, want)
@@ -335,7 +340,7 @@ func TestPipeAsIgnoreFile(t *testing.T) {
 	r := filled(t)
 	r.write("sub/file", "x")
 	must(t, syscall.Mkfifo(r.path("sub/.gitignore"), 0o644))
-	err := refused(t, r.dir, errListing)
+	err := refusedWithin(t, r.dir, Limits{List: 3 * time.Second}, errListing)
 	if !strings.Contains(err.Error(), "named pipe") {
 		t.Fatal(err)
 	}

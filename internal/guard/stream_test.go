@@ -34,6 +34,9 @@ type unwrapper struct{ http.ResponseWriter }
 
 func (u unwrapper) Unwrap() http.ResponseWriter { return u.ResponseWriter }
 
+// short is a time of the server within which a loaded machine gets a request to its handler, and longer is longer than that.
+const short, longer = 1500 * time.Millisecond, 2 * time.Second
+
 // 200 streams outlive every time of the server, are told of its end, and end well.
 func TestStreams(t *testing.T) {
 	const many = 200
@@ -53,7 +56,7 @@ func TestStreams(t *testing.T) {
 			}
 			told := make(chan error, many)
 			s := serve(t, l, func(w http.ResponseWriter, r *http.Request) { stream(w, r, told) },
-				Options{HeaderTimeout: 2 * time.Second, ReadTimeout: 150 * time.Millisecond, WriteTimeout: 150 * time.Millisecond, IdleTimeout: 150 * time.Millisecond})
+				Options{HeaderTimeout: time.Minute, ReadTimeout: short, WriteTimeout: short, IdleTimeout: short})
 			var outs []*bufio.Reader
 			for range many {
 				c, err := net.Dial(kind, l.Addr().String())
@@ -70,11 +73,11 @@ func TestStreams(t *testing.T) {
 				outs = append(outs, body)
 			}
 			// They are older than the server's times now, which is what this waits for.
-			<-time.After(400 * time.Millisecond)
+			<-time.After(longer)
 			if n := len(told); n != 0 {
 				t.Fatalf("%d streams ended: %v", n, <-told)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			if err := s.Shutdown(ctx); err != nil {
 				t.Error(err)
@@ -110,7 +113,7 @@ func TestStreamsEnd(t *testing.T) {
 				return
 			}
 		}
-	}, Options{StallTimeout: 100 * time.Millisecond})
+	}, Options{StallTimeout: short})
 	c, err := net.Dial("tcp", addr)
 	must(t, err)
 	fmt.Fprintf(c, "GET /gone HTTP/1.1\r\nHost: %s\r\n\r\n", addr)
@@ -142,7 +145,7 @@ func TestQuietStream(t *testing.T) {
 			select { // longer than the server's times, which is what this waits for
 			case <-ctx.Done():
 				t.Error("the stream was cut: ", context.Cause(ctx))
-			case <-time.After(300 * time.Millisecond):
+			case <-time.After(longer):
 			}
 		}
 		quiet()
@@ -150,7 +153,7 @@ func TestQuietStream(t *testing.T) {
 		w.(http.Flusher).Flush()
 		quiet()
 		fmt.Fprint(w, "bye")
-	}, Options{H2C: true, WriteTimeout: 100 * time.Millisecond, StallTimeout: 100 * time.Millisecond})
+	}, Options{H2C: true, WriteTimeout: short, StallTimeout: short})
 	tr := &http.Transport{Protocols: new(http.Protocols)}
 	tr.Protocols.SetUnencryptedHTTP2(true)
 	defer tr.CloseIdleConnections()
@@ -172,13 +175,13 @@ func TestSlowBody(t *testing.T) {
 		close(lifted)
 		b, err := io.ReadAll(r.Body)
 		fmt.Fprint(w, string(b), err)
-	}, Options{HeaderTimeout: time.Second, ReadTimeout: 100 * time.Millisecond})
+	}, Options{HeaderTimeout: time.Minute, ReadTimeout: short})
 	c, err := net.Dial("tcp", addr)
 	must(t, err)
 	defer c.Close()
 	fmt.Fprintf(c, "POST /a HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{", addr)
 	<-lifted
-	<-time.After(300 * time.Millisecond) // longer than the server's times, which is what this waits for
+	<-time.After(longer) // longer than the server's times, which is what this waits for
 	fmt.Fprint(c, "}")
 	if b, err := io.ReadAll(c); err != nil || !strings.HasSuffix(string(b), "{}<nil>") {
 		t.Errorf("%q, %v", b, err)
