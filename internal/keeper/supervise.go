@@ -467,9 +467,8 @@ func (s *supervisor) reap() {
 	}
 }
 
-// removeTime bounds how long the end of a sandbox's processes is awaited. On a busy machine the kernel takes seconds for that
-// of a process with namespaces of its own. An owner awaits twice as long, and then some (Sandbox.Close).
-const removeTime = 12 * time.Second
+// removeTime bounds how long the end of a sandbox's processes is awaited.
+const removeTime = 5 * time.Second
 
 // Remove removes what a plan names: processes by their control group or their
 // mark, the groups and the directory. It is idempotent; the sweep calls it for
