@@ -224,7 +224,7 @@ func TestSilence(t *testing.T) {
 					}
 					<-r.Context().Done() // the broker goes
 				}, func(o *Options) {
-					o.FirstByte, o.Idle = time.Minute, 20*time.Millisecond
+					o.FirstByte, o.Idle = time.Minute, 500*time.Millisecond // within which what is there is passed on
 					if first {
 						o.FirstByte, o.Idle = 20*time.Millisecond, time.Minute
 					}
@@ -253,7 +253,7 @@ func TestEndWithoutAnEnd(t *testing.T) {
 				sse(out, s.first, s.last)
 				<-r.Context().Done()
 			}, func(o *Options) { o.Idle = time.Hour })
-			w.client.Timeout = 20 * time.Second
+			w.client.Timeout = 2 * time.Minute
 			if got := w.post(s.path, s.body); got.status != 200 || !strings.HasPrefix(got.body, s.first) || strings.Contains(got.body, "error") {
 				t.Errorf("%d %s", got.status, got.body)
 			}

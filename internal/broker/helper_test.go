@@ -71,7 +71,7 @@ func newWorld(t testing.TB, upstream http.HandlerFunc, change func(*Options)) *w
 	var hash string
 	w.token, hash = NewToken()
 	w.options = Options{
-		Lease: Lease{Hash: hash}, Grants: check.Grants{}, FirstByte: 20 * time.Second, Idle: 20 * time.Second,
+		Lease: Lease{Hash: hash}, Grants: check.Grants{}, FirstByte: 2 * time.Minute, Idle: 2 * time.Minute,
 		Begin: func(_ context.Context, c Call) error {
 			w.mu.Lock()
 			defer w.mu.Unlock()

@@ -202,7 +202,7 @@ func (p *plugged) in(t *testing.T, f func() error) error {
 func (p *plugged) dial(t *testing.T, network, addr string) (c net.Conn, err error) {
 	t.Helper()
 	err = p.in(t, func() error {
-		d := net.Dialer{Timeout: 20 * time.Second}
+		d := net.Dialer{Timeout: 2 * time.Minute}
 		c, err = d.Dial(network, addr)
 		return err
 	})
@@ -219,7 +219,7 @@ func (p *plugged) ask(t *testing.T, network, server, name string, kind uint16) *
 	var q dns.Msg
 	q.SetQuestion(dns.Fqdn(name), kind)
 	conn := &dns.Conn{Conn: c}
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(2 * time.Minute))
 	if err := conn.WriteMsg(&q); err != nil {
 		t.Fatal(err)
 	}
@@ -301,7 +301,7 @@ func TestDatagramsGoNowhere(t *testing.T) {
 	if _, err := c.Write([]byte("hello")); err != nil {
 		t.Fatal(err)
 	}
-	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(2 * time.Minute))
 	if _, err := c.Read(make([]byte, 10)); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("got %v: a client would wait", err)
 	}
@@ -318,7 +318,7 @@ func TestManyNewConnections(t *testing.T) {
 		n = 500
 	}
 	err := p.in(t, func() error {
-		d := net.Dialer{Timeout: 10 * time.Second}
+		d := net.Dialer{Timeout: 2 * time.Minute}
 		b := make([]byte, 1)
 		for i := range n {
 			c, err := d.Dial("tcp4", "198.18.1.7:80")
@@ -366,7 +366,7 @@ func TestOtherSourcesAreNotHeard(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for {
 		names, _, _ := p.h.seen()
 		asked := strings.Join(names, " ")
@@ -420,7 +420,7 @@ func TestCutConnectionIsReset(t *testing.T) {
 	if _, err := c.Write([]byte("x")); err != nil {
 		t.Fatal(err)
 	}
-	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(2 * time.Minute))
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("got %v", err)
 	}
@@ -476,7 +476,7 @@ func TestClaimsOfAddressesAreNotHeard(t *testing.T) {
 	if _, err := c.Write([]byte("x")); err != nil {
 		t.Fatal(err)
 	}
-	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(2 * time.Minute))
 	if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
 		t.Error(err)
 	}

@@ -139,7 +139,7 @@ func TestThroughAnHTTPProxy(t *testing.T) {
 // speaks checks what the other side says first, and that it echoes.
 func speaks(t *testing.T, conn net.Conn, banner string) {
 	t.Helper()
-	_ = conn.SetDeadline(time.Now().Add(20 * time.Second)) // only so that a hang is a failure
+	_ = conn.SetDeadline(time.Now().Add(2 * time.Minute)) // only so that a hang is a failure
 	if _, err := io.WriteString(conn, "hello"); err != nil {
 		t.Fatal(err)
 	}
