@@ -127,11 +127,22 @@ func TestLyingRunner(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i, _ := lying(t, fmt.Sprintf(`{"event":"ready","notes":%s}`+"\n"+`{"event":"ended","reason":"because \u001b[1m","detail":"%s"}`+"\n", notes, long), nothing)
+	home, runner := sessions(t)
+	told := make(chan struct{})
+	runnerThat(t, runner, func(_ Head, c net.Conn) {
+		fmt.Fprintf(c, `{"event":"created"}`+"\n"+`{"event":"ready","notes":%s}`+"\n", notes)
+		<-told // one that has ended is not ready any more
+		fmt.Fprintf(c, `{"event":"ended","reason":"because \u001b[1m","detail":"%s"}`+"\n", long)
+	}, nothing)
+	i, err := New(home).Create(t.Context(), spec())
+	if err != nil {
+		t.Fatal(err)
+	}
 	got, err := i.Ready(t.Context())
 	if err != nil || len(got) != mostNotes || got[0] != "a?[2Jb" || len(got[1]) > mostText+10 {
 		t.Errorf("%d notes, %.100q %v", len(got), got, err)
 	}
+	close(told)
 	<-i.Ended()
 	if end := i.End(); end.Reason != keeper.ReasonRunner || len(end.Detail) > mostText+10 {
 		t.Errorf("it ended with %.100q", end.Detail)
