@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"ravi/sandbox"
@@ -64,14 +65,15 @@ func TestCancel(t *testing.T) {
 				}}}}, at
 		},
 		"calls wait for a place": func(t *testing.T) (Config, <-chan struct{}) {
-			at, places := make(chan struct{}), make(chan struct{}, callsAtOnce)
+			at := make(chan struct{})
+			var places atomic.Int32
 			var calls []Call
 			for range mostCalls {
 				calls = append(calls, call("hang", nil))
 			}
 			return Config{Model: script(t, asks(calls...)), Tools: []Tool{
 				hand{name: "hang", do: func(ctx context.Context, _ json.RawMessage) (Result, error) {
-					if places <- struct{}{}; len(places) == callsAtOnce {
+					if places.Add(1) == callsAtOnce { // which is so for one of them
 						close(at)
 					}
 					<-ctx.Done()

@@ -50,7 +50,7 @@ func TestExec(t *testing.T) {
 		"no folder":          {object{"command": "ls", "working_dir": "none"}, ExecTool{}, true, []string{"none"}, "Exit code"},
 		"a file for it":      {object{"command": "ls", "working_dir": "sub/here"}, ExecTool{}, true, []string{"sub/here"}, "Exit code"},
 		"no input":           {object{"command": "cat; echo end"}, ExecTool{}, false, []string{"end"}, ""},
-		"time":               {object{"command": "echo begun; sleep 1000", "timeout": 1}, ExecTool{}, true, []string{"begun", "timed out after 1s"}, ""},
+		"time":               {object{"command": "echo begun; sleep 1000", "timeout": 5}, ExecTool{}, true, []string{"begun", "timed out after 5s"}, ""},
 		"the tool's time":    {object{"command": "sleep 1000"}, ExecTool{Timeout: time.Millisecond}, true, []string{"timed out after 0.001s"}, ""},
 		"its own for longer": {object{"command": "echo end", "timeout": 600}, ExecTool{Timeout: time.Nanosecond}, false, []string{"end"}, ""},
 		"too much time":      {object{"command": "ls", "timeout": 601}, ExecTool{}, true, []string{"not from 1 to 600"}, "Exit code"},
