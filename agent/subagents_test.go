@@ -249,7 +249,7 @@ func TestSubagentsEndWithTurn(t *testing.T) {
 		"finished":    {asks(finish("done")), Limits{}, Finished},
 		"failed":      {func(context.Context, Request, func(string)) (Answer, error) { return Answer{}, errBroken }, Limits{}, Failed},
 		"exhausted":   {asks(call("nobody", nil)), Limits{Iterations: 2}, Iterations},
-		"out of time": {hangs(make(chan struct{})), Limits{Wall: 500 * time.Millisecond}, OutOfTime},
+		"out of time": {hangs(make(chan struct{})), Limits{Wall: 3 * time.Second}, OutOfTime},
 	} {
 		t.Run(name, func(t *testing.T) {
 			at := make(chan struct{})

@@ -44,7 +44,7 @@ func TestHowTurnsEnd(t *testing.T) {
 		"tokens":             {[]step{look(), look(), look()}, Limits{Tokens: 22}, OutOfToken, "", "22 tokens", 2, Usage{20, 2}},
 		"tokens in the end":  {[]step{look(), says("just so")}, Limits{Tokens: 22}, Finished, "just so", "", 2, Usage{20, 2}},
 		"tokens, cut":        {[]step{cut("half")}, Limits{Tokens: 5}, OutOfToken, "", "11 tokens", 1, Usage{10, 1}},
-		"time":               {[]step{look(), hangs(make(chan struct{}))}, Limits{Wall: 100 * time.Millisecond}, OutOfTime, "", "100ms", -1, Usage{}},
+		"time":               {[]step{look(), hangs(make(chan struct{}))}, Limits{Wall: 2 * time.Second}, OutOfTime, "", "2s", -1, Usage{}},
 		"no model": {[]step{look(), func(context.Context, Request, func(string)) (Answer, error) { return Answer{}, errBroken }},
 			Limits{}, Failed, "", errBroken.Error(), 1, Usage{10, 1}},
 	} {
