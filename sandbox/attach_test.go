@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"ravi/internal/leaktest"
 	"ravi/sandbox"
 )
 
@@ -268,21 +269,9 @@ func TestTakeOver(t *testing.T) {
 	}
 	guest.Close()
 	nothingRemains(t, home, id)
-	noLeaks(t, leaks)
+	leaktest.None(t, leaks)
 	if _, err := sandbox.Attach(t.Context(), id, sandbox.WithHome(home)); !errors.Is(err, sandbox.ErrNoSandbox) {
 		t.Errorf("attaching to one that has ended: %v", err)
-	}
-}
-
-// noLeaks waits for goroutines to end: what is closed is carried to its end for a moment.
-func noLeaks(t *testing.T, but goleak.Option) {
-	t.Helper()
-	err := goleak.Find(but)
-	for deadline := time.Now().Add(time.Minute); err != nil && time.Now().Before(deadline); {
-		err = goleak.Find(but)
-	}
-	if err != nil {
-		t.Error(err)
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 	"go.uber.org/goleak"
 
 	"ravi/internal/guard"
+	"ravi/internal/leaktest"
 	"ravi/sandbox"
 )
 
@@ -78,7 +79,7 @@ func debugOpen(t *testing.T, home string, opts ...sandbox.Option) *sandbox.Sandb
 // leaksNothing looks at the end of the test, when all that was made in it is closed.
 func leaksNothing(t *testing.T) {
 	before := goleak.IgnoreCurrent()
-	t.Cleanup(func() { noLeaks(t, before) })
+	t.Cleanup(func() { leaktest.None(t, before) })
 }
 
 // debugClient asks at one.

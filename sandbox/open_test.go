@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"ravi/internal/leaktest"
 	"ravi/sandbox"
 )
 
@@ -183,5 +184,5 @@ func TestNoGoroutineIsLeft(t *testing.T) {
 	if err := sb.Close(); err != nil {
 		t.Fatal(err)
 	}
-	noLeaks(t, before)
+	leaktest.None(t, before)
 }

@@ -15,27 +15,15 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"ravi/internal/guestapi"
 	"ravi/internal/guestapi/process"
+	"ravi/internal/leaktest"
 	"ravi/internal/link"
 )
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	// What is closed ends soon, and not at once where much else is at work.
-	err := goleak.Find()
-	for deadline := time.Now().Add(testPatience); code == 0 && err != nil && time.Now().Before(deadline); {
-		err = goleak.Find()
-	}
-	if code == 0 && err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // patience bounds waiting for what must happen; nothing is measured by it.
 const testPatience = 2 * time.Minute
