@@ -50,3 +50,31 @@ func TestFoundIsOfOneCall(t *testing.T) {
 		t.Errorf("%v is left", env.Found)
 	}
 }
+
+// A message whose try was begun a moment ago, and whose run is not in the record yet, can be canceled.
+func TestCancelOfWhatIsJustBegun(t *testing.T) {
+	w := newWorld(t)
+	_, k, err := w.store.AppendWork(t.Context(), store.Message{SessionID: w.mine.session.ID, Role: store.RoleUser, Text: "do it"}, store.Work{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const id = "run01begun"
+	must[store.Work](t)(w.store.BeginWork(t.Context(), k.ID, id, ""))
+	done := make(chan error, 1)
+	go func() {
+		_, err := cancelWork(t.Context(), w.env(access.AsOperator()), workInput{Work: k.ID})
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		t.Fatalf("there is no run yet: %v", err)
+	case <-time.After(200 * time.Millisecond):
+	}
+	must[store.Run](t)(w.store.InsertRun(t.Context(), store.Run{ID: id, Owner: must[procid.ID](t)(procid.Self())}))
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if r := must[store.Run](t)(w.store.Run(t.Context(), id)); r.Status != store.RunCanceled {
+		t.Errorf("the run is %s", r.Status)
+	}
+}

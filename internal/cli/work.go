@@ -135,6 +135,9 @@ func printWorkID(env *command.Env, w io.Writer, k store.Work) error {
 	return err
 }
 
+// beginTime is how long the run of a try that was begun may take to be in the record.
+const beginTime = time.Minute
+
 func cancelWork(ctx context.Context, env *command.Env, in workInput) (store.Work, error) {
 	k, err := workKind.get(ctx, env, in.Work)
 	if err != nil {
@@ -144,22 +147,33 @@ func cancelWork(ctx context.Context, env *command.Env, in workInput) (store.Work
 	if err != nil {
 		return k, err
 	}
-	if k.Status == store.WorkQueued {
-		k, err = s.EndWork(ctx, k.ID, store.WorkCanceled, "canceled", store.Message{})
-		if !errors.Is(err, store.ErrFinal) {
+	for end := time.Now().Add(beginTime); ; {
+		if k.Status == store.WorkQueued {
+			canceled, err := s.EndWork(ctx, k.ID, store.WorkCanceled, "canceled", store.Message{})
+			if !errors.Is(err, store.ErrFinal) {
+				return canceled, err
+			}
+			if k, err = s.Work(ctx, k.ID); err != nil { // it was begun, or it ended, meanwhile
+				return k, err
+			}
+		}
+		if k.Status.Final() {
+			return k, fmt.Errorf("work %s is %s already: %w", k.ID, k.Status, store.ErrFinal)
+		}
+		_, err := cancelRun(ctx, env, runsOneInput{Run: k.RunID})
+		if !errors.Is(err, store.ErrNotFound) || time.Now().After(end) {
 			return k, err
 		}
-		if k, err = s.Work(ctx, k.ID); err != nil { // it was begun, or it ended, meanwhile
+		// The run's id is in the record before its run is.
+		select {
+		case <-ctx.Done():
+			return k, context.Cause(ctx)
+		case <-time.After(50 * time.Millisecond):
+		}
+		if k, err = s.Work(ctx, k.ID); err != nil {
 			return k, err
 		}
 	}
-	if k.Status.Final() {
-		return k, fmt.Errorf("work %s is %s already: %w", k.ID, k.Status, store.ErrFinal)
-	}
-	if _, err := cancelRun(ctx, env, runsOneInput{Run: k.RunID}); err != nil {
-		return k, err
-	}
-	return k, nil
 }
 
 func retryWork(ctx context.Context, env *command.Env, in workInput) (store.Work, error) {
