@@ -81,7 +81,7 @@ func (h daemonHome) ravi(args ...string) (code int, stdout, stderr string) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(os.Environ(), asRaviEnv+"=1", "RAVI_HOME="+h.dir, "HOME="+filepath.Dir(h.dir))
@@ -271,13 +271,7 @@ func TestDaemonOnAFullDisk(t *testing.T) {
 
 // What is in the daemon's way of a key is in no log, and calls at work end when it is asked to end.
 func TestDaemonAnswersOverItsPort(t *testing.T) {
-	probe, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := probe.Addr().(*net.TCPAddr).Port
-	probe.Close()
-	h := newDaemonHome(t, map[string]any{"port": port})
+	h := newDaemonHome(t, map[string]any{"port": freePort(t)})
 	h.want(0, "daemon", "start")
 	url := "http://" + h.state().Address + "/api/v1/daemon/info"
 	for name, key := range map[string]string{"no key": "", "a key of nobody": "rctx_AAAAAAAAAAAAAAAAAAAAAAAA"} {

@@ -429,15 +429,11 @@ func TestOrderOfARun(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &run); err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.Now().Add(time.Minute)
-	b, err := os.ReadFile(told)
-	for ; err != nil && time.Now().Before(deadline); b, err = os.ReadFile(told) {
-		time.Sleep(10 * time.Millisecond) // a process of its own writes it
-	}
 	var o order
-	if err := json.Unmarshal(b, &o); err != nil {
-		t.Fatal(err)
-	}
+	eventually(t, func() bool { // a process of its own writes it, and may be at it
+		b, err := os.ReadFile(told)
+		return err == nil && json.Unmarshal(b, &o) == nil
+	})
 	if o.RunID != run.ID || o.By != "ctx_anna" || o.Wire != w.mine.run.ID || o.Input.Repo != filepath.Join(dir, "src") || o.Input.Backend != sandbox.BackendGVisor ||
 		o.Input.Timeout != time.Minute || o.Input.TaskID != w.mine.task.ID {
 		t.Errorf("the order is %+v", o)
@@ -467,7 +463,7 @@ func TestARunsProcessAsksAnew(t *testing.T) {
 		if _, err := startOwner(w.home, order{RunID: run.ID, By: c.by, Wire: c.wire, Input: runInput{Repo: "/", Backend: "host", Command: []string{"true"}}}); err != nil {
 			t.Fatal(err)
 		}
-		deadline := time.Now().Add(time.Minute)
+		deadline := time.Now().Add(4 * time.Minute)
 		for run = must[store.Run](t)(w.store.Run(t.Context(), run.ID)); !run.Status.Final() && time.Now().Before(deadline); run = must[store.Run](t)(w.store.Run(t.Context(), run.ID)) {
 			time.Sleep(10 * time.Millisecond) // a process of its own writes it
 		}
