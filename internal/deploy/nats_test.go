@@ -36,7 +36,7 @@ func natsServer(t *testing.T, dir, file, conf string) *server.Server {
 		s.WaitForShutdown()
 	})
 	s.Start()
-	if !s.ReadyForConnections(20 * time.Second) {
+	if !s.ReadyForConnections(4 * time.Minute) {
 		t.Fatal(file, "does not start")
 	}
 	return s
@@ -176,7 +176,7 @@ func TestHubAndSite(t *testing.T) {
 	if err != nil || both.Name != "far" || both.XPublic != issued.XPublic || both.Peer != issued.Peer {
 		t.Fatal(err, both.Name)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	there, err := bus.Dial(ctx, "nats://127.0.0.1:"+site, both, bus.WithLog(quiet()))
 	if err != nil {

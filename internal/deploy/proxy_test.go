@@ -92,13 +92,13 @@ func nginx(t *testing.T, dir, conf string) string {
 // ask sends one request as it is, and gives the answer.
 func ask(t *testing.T, port, sni string, pool *x509.CertPool, request string) (*http.Response, error) {
 	t.Helper()
-	d := tls.Dialer{NetDialer: &net.Dialer{Timeout: 10 * time.Second}, Config: &tls.Config{ServerName: sni, RootCAs: pool, NextProtos: []string{"http/1.1"}}}
+	d := tls.Dialer{NetDialer: &net.Dialer{Timeout: time.Minute}, Config: &tls.Config{ServerName: sni, RootCAs: pool, NextProtos: []string{"http/1.1"}}}
 	c, err := d.DialContext(t.Context(), "tcp", "127.0.0.1:"+port)
 	if err != nil {
 		return nil, err
 	}
 	t.Cleanup(func() { c.Close() })
-	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(4 * time.Minute)); err != nil {
 		return nil, err
 	}
 	if _, err := c.Write([]byte(request)); err != nil {

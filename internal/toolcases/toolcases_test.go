@@ -31,7 +31,7 @@ func open(t *testing.T, change ...func(*sandbox.Config)) *room {
 	t.Helper()
 	cfg := sandbox.Default()
 	cfg.Backend = sandbox.BackendGVisor
-	cfg.DefaultTimeout = 230
+	cfg.DefaultTimeout = 590
 	for _, c := range change {
 		c(&cfg)
 	}
@@ -55,7 +55,7 @@ func open(t *testing.T, change ...func(*sandbox.Config)) *room {
 
 // ctx ends with the test, or when only a hang can be the reason.
 func ctx(t testing.TB) context.Context {
-	c, cancel := context.WithTimeoutCause(t.Context(), 4*time.Minute, errors.New("the test hangs"))
+	c, cancel := context.WithTimeoutCause(t.Context(), 10*time.Minute, errors.New("the test hangs"))
 	t.Cleanup(cancel)
 	return c
 }
