@@ -37,7 +37,7 @@ func startNATS(t *testing.T, o server.Options) *server.Server {
 		s.Shutdown()
 		s.WaitForShutdown()
 	})
-	if !s.ReadyForConnections(10 * time.Second) {
+	if !s.ReadyForConnections(4 * time.Minute) {
 		t.Fatal("the server does not start")
 	}
 	return s
@@ -127,15 +127,15 @@ func TestProbe(t *testing.T) {
 			o.Users = []*server.User{{Username: "guest", Password: "p"}}
 			o.NoAuthUser = "guest"
 		}), NATS, NATS, No, No},
-		"NATS, TLS and password": {nats(func(o *server.Options) { password(o); o.TLSConfig = withTLS(t); o.TLSTimeout = 2 }), NATS, NATS, Yes, Yes},
-		"NATS, TLS, open":        {nats(func(o *server.Options) { o.TLSConfig = withTLS(t); o.TLSTimeout = 2 }), NATS, NATS, Yes, No},
+		"NATS, TLS and password": {nats(func(o *server.Options) { password(o); o.TLSConfig = withTLS(t); o.TLSTimeout = 240 }), NATS, NATS, Yes, Yes},
+		"NATS, TLS, open":        {nats(func(o *server.Options) { o.TLSConfig = withTLS(t); o.TLSTimeout = 240 }), NATS, NATS, Yes, No},
 		"NATS, TLS first": {nats(func(o *server.Options) {
 			password(o)
 			o.TLSConfig = withTLS(t)
 			o.TLSHandshakeFirst = true
-			o.TLSTimeout = 5
+			o.TLSTimeout = 240
 		}), NATS, NATS, Yes, Yes},
-		"NATS, certificates of clients":  {nats(func(o *server.Options) { o.TLSConfig = mutual(t); o.TLSVerify = true; o.TLSTimeout = 2 }), NATS, NATS, Yes, Yes},
+		"NATS, certificates of clients":  {nats(func(o *server.Options) { o.TLSConfig = mutual(t); o.TLSVerify = true; o.TLSTimeout = 240 }), NATS, NATS, Yes, Yes},
 		"HTTP, 401":                      {web(false, 401), HTTP, HTTP, No, Yes},
 		"HTTP, not announced":            {web(false, 401), Other, HTTP, No, Yes},
 		"HTTP, 200":                      {web(false, 200), HTTP, HTTP, No, No},

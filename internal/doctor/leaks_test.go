@@ -23,7 +23,7 @@ import (
 // wait waits for what another process does.
 func wait(t *testing.T, there func() bool) {
 	t.Helper()
-	for range 2000 {
+	for end := time.Now().Add(4 * time.Minute); time.Now().Before(end); {
 		if there() {
 			return
 		}

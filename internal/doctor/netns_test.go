@@ -35,6 +35,7 @@ func TestMain(m *testing.M) {
 		beWiFi(strings.Split(addrs, ","))
 		os.Exit(0)
 	}
+	bannerTime = 5 * time.Second
 	os.Exit(m.Run())
 }
 
@@ -48,7 +49,7 @@ func beHost(host string) int {
 		return 1
 	}
 	go s.Start()
-	if !s.ReadyForConnections(10 * time.Second) {
+	if !s.ReadyForConnections(4 * time.Minute) {
 		fmt.Fprintln(os.Stderr, "the server does not start")
 		return 1
 	}
@@ -74,7 +75,7 @@ type hostSaid struct {
 // beWiFi dials, and tells for each address whether it was answered.
 func beWiFi(addrs []string) {
 	for _, a := range addrs {
-		c, err := net.DialTimeout("tcp", a, 5*time.Second)
+		c, err := net.DialTimeout("tcp", a, time.Minute)
 		if err != nil {
 			fmt.Println("refused")
 			continue
@@ -140,7 +141,7 @@ func (c cable) give(t *testing.T, ns, addr string) {
 
 // settle waits until the address is there that the kernel makes by itself, and none is still being asked for.
 func (c cable) settle(t *testing.T) {
-	for range 400 {
+	for end := time.Now().Add(4 * time.Minute); time.Now().Before(end); {
 		out, err := exec.Command("ip", "-n", c.host, "addr", "show", "tentative").CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)

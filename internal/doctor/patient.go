@@ -115,7 +115,7 @@ func (p *patient) look(ctx context.Context) {
 		return
 	}
 	p.view = &View{State: s}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	var said rawJSON
 	if p.view.Err = daemon.Ask(ctx, filepath.Join(p.Home, daemon.Socket), "daemon/info", nil, &said); p.view.Err == nil {

@@ -61,12 +61,25 @@ const (
 )
 
 const (
-	dialTime   = 2 * time.Second // within one machine
-	speakTime  = 3 * time.Second
-	bannerTime = 300 * time.Millisecond // for what may never say the first word
-	natsTime   = time.Second            // for what is to say the first word, but for TLS first
-	mostSaid   = 64 << 10
+	dialTime = 5 * time.Second // within one machine
+	natsTime = time.Second     // for what may be NATS
+	mostSaid = 64 << 10
 )
+
+// bannerTime is for what may never say the first word. Tests, which do not know how long they take, make it longer.
+var bannerTime = 300 * time.Millisecond
+
+// speakTime is how long a connection is spoken over. A server of ours may have much else to do; who speaks none of what is
+// known is not waited for so long.
+func speakTime(speaks Protocol) time.Duration {
+	if speaks == Other {
+		return 3 * time.Second
+	}
+	return 15 * time.Second
+}
+
+// firstTime is for a server of NATS to say the first word, which it does but for TLS first.
+const firstTime = 5 * time.Second
 
 // seen is what dialling showed.
 type seen struct {
@@ -82,7 +95,7 @@ type seen struct {
 // front. It shows no credential. Where TLS is expected that is tried first: a server of HTTP logs who comes without.
 func probe(ctx context.Context, at netip.AddrPort, speaks Protocol, secure bool) seen {
 	s := seen{protocol: Other, tls: Unknown, auth: Unknown}
-	c, err := dial(ctx, at)
+	c, err := dial(ctx, at, speaks)
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		s.outcome = Refused
@@ -100,7 +113,7 @@ func probe(ctx context.Context, at netip.AddrPort, speaks Protocol, secure bool)
 		if s.secure(ctx, at, speaks, c); s.tls == Yes {
 			return s
 		}
-		if c, err = dial(ctx, at); err != nil {
+		if c, err = dial(ctx, at, speaks); err != nil {
 			return s
 		}
 		defer c.Close()
@@ -108,13 +121,13 @@ func probe(ctx context.Context, at netip.AddrPort, speaks Protocol, secure bool)
 	wait := bannerTime
 	switch speaks {
 	case NATS:
-		wait = natsTime
+		wait = firstTime
 	case HTTP, WebSocket:
 		wait = 0
 	}
 	if wait > 0 {
 		r := bufio.NewReaderSize(c, mostSaid)
-		first, _ := banner(c, r, wait)
+		first, _ := banner(c, r, wait, speaks)
 		if bytes.HasPrefix(first, []byte("INFO ")) {
 			s.nats(c, r, first)
 			return s
@@ -128,26 +141,26 @@ func probe(ctx context.Context, at netip.AddrPort, speaks Protocol, secure bool)
 		s.secure(ctx, at, speaks, nil)
 	} else {
 		s.tls = No
-		s.web(at, speaks, status, body, func() (net.Conn, error) { return dial(ctx, at) })
+		s.web(at, speaks, status, body, func() (net.Conn, error) { return dial(ctx, at, speaks) })
 	}
 	return s
 }
 
-func dial(ctx context.Context, at netip.AddrPort) (net.Conn, error) {
+func dial(ctx context.Context, at netip.AddrPort, speaks Protocol) (net.Conn, error) {
 	c, err := (&net.Dialer{Timeout: dialTime}).DialContext(ctx, "tcp", at.String())
 	if err == nil {
-		err = c.SetDeadline(time.Now().Add(speakTime))
+		err = c.SetDeadline(time.Now().Add(speakTime(speaks)))
 	}
 	return c, err
 }
 
 // banner is the line that a server says first, if it does within a time.
-func banner(c net.Conn, r *bufio.Reader, wait time.Duration) (line []byte, err error) {
+func banner(c net.Conn, r *bufio.Reader, wait time.Duration, speaks Protocol) (line []byte, err error) {
 	if err := c.SetReadDeadline(time.Now().Add(wait)); err != nil {
 		return nil, err
 	}
 	line, err = r.ReadBytes('\n')
-	return line, errors.Join(err, c.SetReadDeadline(time.Now().Add(speakTime)))
+	return line, errors.Join(err, c.SetDeadline(time.Now().Add(speakTime(speaks))))
 }
 
 // secure speaks TLS, over first if that is a connection on which nothing was said. Any certificate will do: what is asked
@@ -157,7 +170,7 @@ func (s *seen) secure(ctx context.Context, at netip.AddrPort, speaks Protocol, f
 		c := first
 		if first = nil; c == nil {
 			var err error
-			if c, err = dial(ctx, at); err != nil {
+			if c, err = dial(ctx, at, speaks); err != nil {
 				return nil, err
 			}
 		}
@@ -184,7 +197,11 @@ func (s *seen) secure(ctx context.Context, at netip.AddrPort, speaks Protocol, f
 	}
 	r := bufio.NewReaderSize(c, mostSaid)
 	if speaks == NATS || speaks == Other {
-		said, err := banner(c, r, natsTime)
+		wait := natsTime
+		if speaks == NATS {
+			wait = firstTime
+		}
+		said, err := banner(c, r, wait, speaks)
 		if demandsCertificate(err) {
 			s.auth = Yes
 			return

@@ -144,7 +144,10 @@ func parseSockets(r io.Reader) ([]socket, error) {
 		if err != nil {
 			return nil, fmt.Errorf("the inode %.20q: %w", f[9], err)
 		}
-		out = append(out, socket{at, inode})
+		// The kernel may show one twice while others come and go.
+		if s := (socket{at, inode}); !slices.Contains(out, s) {
+			out = append(out, s)
+		}
 	}
 	return out, lines.Err()
 }
