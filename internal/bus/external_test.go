@@ -354,6 +354,34 @@ func TestLeafAfterRestarts(t *testing.T) {
 	heard()
 }
 
+// Why a hub is not joined is shown: it is not there, or does not take the credential.
+func TestLeafIsToldWhy(t *testing.T) {
+	h := startHub(t)
+	h.stop()
+	_, stranger := seedOf(t, nkeys.PrefixByteAccount)
+	strangers, _ := seedOf(t, nkeys.PrefixByteAccount)
+	other := filepath.Join(t.TempDir(), "other.creds")
+	if err := signedBy(t, strangers, stranger).WriteFile(other); err != nil {
+		t.Fatal(err)
+	}
+	o := options(t)
+	o.Leaf = &Leaf{URL: h.leaf, CredsFile: other}
+	s := start(t, o)
+	says := func(what string) {
+		t.Helper()
+		until(t, func() error {
+			v, err := s.View()
+			if err == nil && (v.HubJoined || !strings.Contains(strings.ToLower(v.HubSays), what)) {
+				err = fmt.Errorf("joined %t, and it says %q", v.HubJoined, v.HubSays)
+			}
+			return err
+		})
+	}
+	says("connection refused")
+	h.run()
+	says("authorization violation")
+}
+
 func TestLeafNeedsACredential(t *testing.T) {
 	o := options(t)
 	o.Leaf = &Leaf{URL: "nats://127.0.0.1:1", CredsFile: filepath.Join(o.Home, "none.creds")}

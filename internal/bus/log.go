@@ -25,6 +25,7 @@ type logger struct {
 
 	mu     sync.Mutex
 	why    string // the first fatal error
+	hub    string // what was last said of the hub
 	second int64
 	lines  int
 }
@@ -59,8 +60,21 @@ func (l *logger) fatal() string {
 	return l.why
 }
 
+// longestOfHub bounds what is kept of it, in bytes.
+const longestOfHub = 300
+
+// ofHub is what was last complained of about the hub, empty if nothing was.
+func (l *logger) ofHub() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.hub
+}
+
 func (l *logger) say(level slog.Level, format string, v []any) {
 	l.mu.Lock()
+	if text := fmt.Sprintf(format, v...); strings.Contains(strings.ToLower(text), "leafnode") {
+		l.hub = strings.ToValidUTF8(text[:min(len(text), longestOfHub)], "")
+	}
 	if now := time.Now().Unix(); now != l.second {
 		l.second, l.lines = now, 0
 	}

@@ -29,7 +29,8 @@ type View struct {
 	Origins     []string         `json:"origins"` // of WebSocket
 	Hub         string           `json:"hub"`     // the URL that is dialed, empty for none
 	HubJoined   bool             `json:"hub_joined"`
-	Clients     []string         `json:"clients"` // who has an account
+	HubSays     string           `json:"hub_says"` // the last complaint about it, which may be over
+	Clients     []string         `json:"clients"`  // who has an account
 	Connections int              `json:"connections"`
 	Slow        int64            `json:"slow_consumers"` // connections that were cut as they did not read
 	Stored      uint64           `json:"stored"`         // bytes
@@ -54,7 +55,7 @@ func (s *Server) View() (View, error) {
 		v.Origins = s.opts.WebSocket.Origins
 	}
 	if s.opts.Leaf != nil {
-		v.Hub, v.HubJoined = s.opts.Leaf.URL, s.ns.NumLeafNodes() > 0
+		v.Hub, v.HubJoined, v.HubSays = s.opts.Leaf.URL, s.ns.NumLeafNodes() > 0, s.log.ofHub()
 	}
 	s.mu.Lock()
 	for name := range s.keys.doc.Clients {

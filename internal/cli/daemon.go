@@ -124,8 +124,9 @@ type daemonStopInput struct {
 
 // daemonInfo is what a daemon says of itself.
 type daemonInfo struct {
-	State daemon.State `json:"state"`
-	Swept daemon.Swept `json:"swept"`
+	State daemon.State   `json:"state"`
+	Bus   *daemon.BusNow `json:"bus,omitempty"`
+	Swept daemon.Swept   `json:"swept"`
 	// Sandboxes are those that it owns.
 	Sandboxes []string `json:"sandboxes"`
 	Keys      int      `json:"keys"`       // context keys that hold something now
@@ -329,6 +330,9 @@ func stopDaemon(ctx context.Context, env *command.Env, in daemonStopInput) (daem
 // infoOf is what the daemon says of itself.
 func infoOf(ctx context.Context, env *command.Env, d *daemon.Daemon) (i daemonInfo, err error) {
 	i = daemonInfo{State: d.State(), Swept: d.Swept(), Sandboxes: d.Owned()}
+	if i.Bus, err = d.Bus(); err != nil {
+		return i, err
+	}
 	st, err := env.Store(ctx)
 	if err == nil {
 		i.Keys, err = st.CountKeys(ctx, store.KeyFilter{Live: true})
@@ -385,6 +389,13 @@ func printDaemon(env *command.Env, w io.Writer, s daemonShown) error {
 	printLine(w, "problem", s.Problem)
 	if s.Info == nil {
 		return nil
+	}
+	if b := s.Info.Bus; b != nil {
+		printLine(w, "problem", b.Away)
+		printLine(w, "problem", b.Problem)
+		if b.Hub != "" && !b.HubJoined {
+			printLine(w, "problem", "the hub of the bus is not joined: ravi doctor --only bus says more")
+		}
 	}
 	printLine(w, "sandboxes", strconv.Itoa(len(s.Info.Sandboxes)))
 	printLine(w, "keys", strconv.Itoa(s.Info.Keys))

@@ -101,6 +101,30 @@ func (d *daemonBus) Start(ctx context.Context) (state daemon.BusState, err error
 	return state, nil
 }
 
+// Now implements daemon.Bus.
+func (d *daemonBus) Now() (now daemon.BusNow, err error) {
+	if !d.control.IsConnected() {
+		now.Away = "the connection is lost, and tried again"
+		if err := d.control.LastError(); err != nil {
+			now.Away = err.Error()
+		}
+	}
+	if err := d.bus.Ready(); err != nil {
+		now.Problem = err.Error()
+	}
+	own, ok := d.bus.(*bus.Server)
+	if !ok {
+		return now, nil
+	}
+	v, err := own.View()
+	if err != nil {
+		return now, err
+	}
+	now.Stored, now.MaxStore = v.Stored, v.MaxStore
+	now.Hub, now.HubJoined, now.HubSays = v.Hub, v.HubJoined, v.HubSays
+	return now, nil
+}
+
 // Stop implements daemon.Bus.
 func (d *daemonBus) Stop(context.Context) error {
 	if d.stop != nil {

@@ -92,8 +92,24 @@ type Boxes interface {
 type Bus interface {
 	// Start starts it, and returns once it takes connections. Only one daemon of a home gets as far as this.
 	Start(ctx context.Context) (BusState, error)
+	// Now is how it is just now.
+	Now() (BusNow, error)
 	// Stop ends it. Runs that were started go on.
 	Stop(ctx context.Context) error
+}
+
+// BusNow is how a bus is just now.
+type BusNow struct {
+	// Away is why the daemon is not connected to it, and Problem why it stores nothing; empty: nothing is wrong.
+	Away    string `json:"away,omitempty"`
+	Problem string `json:"problem,omitempty"`
+	// Stored is how much is in its streams, and MaxStore its bound, in bytes; of another's server nothing is known.
+	Stored   uint64 `json:"stored,omitempty"`
+	MaxStore int64  `json:"max_store,omitempty"`
+	// Hub is the server that it dials as a leaf node, if any, and HubSays the last complaint about that, which may be over.
+	Hub       string `json:"hub,omitempty"`
+	HubJoined bool   `json:"hub_joined,omitempty"`
+	HubSays   string `json:"hub_says,omitempty"`
 }
 
 // BusState is what a bus says of itself.
@@ -285,6 +301,18 @@ func (d *Daemon) Owned() []string {
 		return []string{}
 	}
 	return d.opts.Boxes.Owned()
+}
+
+// Bus says how the daemon's bus is just now; nil: it has none.
+func (d *Daemon) Bus() (*BusNow, error) {
+	if d.opts.Bus == nil {
+		return nil, nil
+	}
+	now, err := d.opts.Bus.Now()
+	if err != nil {
+		return nil, err
+	}
+	return &now, nil
 }
 
 // Swept says what the last sweep did.

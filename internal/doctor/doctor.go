@@ -134,6 +134,7 @@ var checks = []check{
 	{"daemon.environment", "No secret is in an environment", daemonEnvironment, false},
 	{"gateway.exposure", "Who reaches the gateway", gatewayExposure, false},
 	{"bus.exposure", "Who reaches the bus", busExposure, false},
+	{"bus.works", "The bus stores and is joined", busWorks, false},
 	{"ports.exposure", "Who reaches other ports of the daemon", portsExposure, false},
 	{"host.user_namespaces", "User namespaces can be made", hostUserNamespaces, false},
 	{"host.cgroups", "Control groups can be made", hostCgroups, false},
