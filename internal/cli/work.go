@@ -149,8 +149,8 @@ func cancelWork(ctx context.Context, env *command.Env, in workInput) (store.Work
 	}
 	for end := time.Now().Add(beginTime); ; {
 		if k.Status == store.WorkQueued {
-			canceled, err := s.EndWork(ctx, k.ID, store.WorkCanceled, "canceled", store.Message{})
-			if !errors.Is(err, store.ErrFinal) {
+			canceled, err := s.CancelWork(ctx, k.ID, "canceled")
+			if !errors.Is(err, store.ErrBusy) && !errors.Is(err, store.ErrFinal) {
 				return canceled, err
 			}
 			if k, err = s.Work(ctx, k.ID); err != nil { // it was begun, or it ended, meanwhile

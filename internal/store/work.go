@@ -233,6 +233,22 @@ func (s *Store) EndWork(ctx context.Context, id string, status WorkStatus, reaso
 	return w, err
 }
 
+// CancelWork ends work that waits. What was begun is refused with ErrBusy, since its run goes on, and what has ended with
+// ErrFinal.
+func (s *Store) CancelWork(ctx context.Context, id, reason string) (Work, error) {
+	return s.changeWork(ctx, id, func(_ *sql.Tx, w *Work) error {
+		switch {
+		case w.Status.Final():
+			return fmt.Errorf("work %s is %s: %w", id, w.Status, ErrFinal)
+		case w.Status != WorkQueued:
+			return fmt.Errorf("work %s is %s: %w", id, w.Status, ErrBusy)
+		}
+		now := Now()
+		w.Status, w.Reason, w.NotBefore, w.EndedAt = WorkCanceled, reason, nil, &now
+		return nil
+	})
+}
+
 // PublishedWork notes that work is on the bus.
 func (s *Store) PublishedWork(ctx context.Context, ids []string) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {

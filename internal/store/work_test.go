@@ -320,3 +320,28 @@ func TestAClockThatWasPutBack(t *testing.T) {
 		}
 	}
 }
+
+// What waits can be canceled, and what was begun cannot: its run goes on.
+func TestCancelOfWork(t *testing.T) {
+	s, ctx := newStore(t), t.Context()
+	c := workedOn(t, s, "acme", "main")
+	waits, begun := say(t, s, c, Normal), say(t, s, workedOn(t, s, "acme", "other"), Normal)
+	if _, err := s.BeginWork(ctx, begun.ID, "run1", ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.CancelWork(ctx, begun.ID, "canceled"); !errors.Is(err, ErrBusy) {
+		t.Errorf("work that was begun: %v", err)
+	}
+	if w, err := s.Work(ctx, begun.ID); err != nil || w.Status != WorkRunning {
+		t.Errorf("%+v %v", w, err)
+	}
+	if w, err := s.CancelWork(ctx, waits.ID, "canceled"); err != nil || w.Status != WorkCanceled || w.EndedAt == nil || w.Reason != "canceled" {
+		t.Errorf("%+v %v", w, err)
+	}
+	if _, err := s.CancelWork(ctx, waits.ID, "canceled"); !errors.Is(err, ErrFinal) {
+		t.Errorf("once more: %v", err)
+	}
+	if _, err := s.BeginWork(ctx, waits.ID, "run2", ""); !errors.Is(err, ErrFinal) {
+		t.Errorf("it is begun all the same: %v", err)
+	}
+}
