@@ -57,6 +57,7 @@ type served struct {
 // Serve makes the sandbox that a session asks for, and serves it until the session or ctx ends; then the sandbox ends, and
 // Serve returns: nil if it was the session that ended, or the sandbox. name is whom the log names.
 func (r *Runner) Serve(ctx context.Context, session remote.Session, name string) error {
+	caller := ctx
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	s := &served{
@@ -113,7 +114,10 @@ func (r *Runner) Serve(ctx context.Context, session remote.Session, name string)
 	}
 	s.work.Wait()
 	session.Close()
-	if why := context.Cause(ctx); stopped.Load() && !errors.Is(why, errOver) {
+	why := context.Cause(ctx)
+	// Who is stopped by the caller ends the sandbox, and with it the session, maybe before anything else is noted.
+	byCaller := caller.Err() != nil && errors.Is(why, context.Cause(caller))
+	if !errors.Is(why, errOver) && (byCaller || stopped.Load()) {
 		return why
 	}
 	return nil
