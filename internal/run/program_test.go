@@ -37,7 +37,8 @@ func TestProgramIsHeld(t *testing.T) {
 	if !ok {
 		t.Error("after the run it is held")
 	}
-	for how, want := range map[string]string{"held": "it is being removed", "gone": "no such file"} {
+	for _, c := range [][2]string{{"held", "it is being removed"}, {"gone", "no such file"}} { // in this order
+		how, want := c[0], c[1]
 		if how == "gone" {
 			must(t, os.Remove(dir))
 			f.Close()
