@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ravi/internal/daemon"
+	"ravi/internal/porttest"
 	"ravi/internal/procid"
 )
 
@@ -271,7 +272,7 @@ func TestDaemonOnAFullDisk(t *testing.T) {
 
 // What is in the daemon's way of a key is in no log, and calls at work end when it is asked to end.
 func TestDaemonAnswersOverItsPort(t *testing.T) {
-	h := newDaemonHome(t, map[string]any{"port": freePort(t)})
+	h := newDaemonHome(t, map[string]any{"port": porttest.Free(t)})
 	h.want(0, "daemon", "start")
 	url := "http://" + h.state().Address + "/api/v1/daemon/info"
 	for name, key := range map[string]string{"no key": "", "a key of nobody": "rctx_AAAAAAAAAAAAAAAAAAAAAAAA"} {

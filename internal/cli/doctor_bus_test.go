@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"ravi/internal/doctor"
+	"ravi/internal/porttest"
 )
 
 // stock is another's server, which takes anybody, on two ports: for programs and for leaf nodes.
@@ -22,7 +23,7 @@ type stock struct {
 	port, leafs int
 }
 
-func newStock(t *testing.T) *stock { return &stock{t, t.TempDir(), freePort(t), freePort(t)} }
+func newStock(t *testing.T) *stock { return &stock{t, t.TempDir(), porttest.Free(t), porttest.Free(t)} }
 
 func (s *stock) run() (stop func()) {
 	s.t.Helper()

@@ -16,6 +16,7 @@ import (
 
 	"ravi/internal/command"
 	"ravi/internal/doctor"
+	"ravi/internal/porttest"
 	safe "ravi/internal/term"
 )
 
@@ -101,7 +102,7 @@ func TestDoctorExit(t *testing.T) {
 
 // The document is of the form that is promised, and the table fits a terminal of 80 columns.
 func TestDoctorForm(t *testing.T) {
-	c := newClinic(t, map[string]any{"port": freePort(t)})
+	c := newClinic(t, map[string]any{"port": porttest.Free(t)})
 	c.shell("ravi daemon start")
 	// All but what is about the whole machine, where other tests may have left something just now, and a sandbox.
 	const only = "home,host,config,database,audit,daemon,gateway,bus,ports,keys,agents"

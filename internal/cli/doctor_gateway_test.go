@@ -5,7 +5,6 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
-	"encoding/json"
 	"encoding/pem"
 	"math/big"
 	"net"
@@ -18,6 +17,7 @@ import (
 
 	"ravi/internal/daemon"
 	"ravi/internal/doctor"
+	"ravi/internal/porttest"
 )
 
 // certificate writes a certificate for this machine's loopback, and its key.
@@ -48,7 +48,7 @@ func (c clinic) certificate(until time.Time) (cert, key string) {
 
 // Who reaches the gateway, and what it shows, is found by dialling it.
 func TestDoctorMendsTheGateway(t *testing.T) {
-	port := freePort(t)
+	port := porttest.Free(t)
 	c := newClinic(t, map[string]any{"port": port})
 	const check = "gateway.exposure"
 
@@ -150,14 +150,9 @@ func TestDoctorMendsTheBus(t *testing.T) {
 	}
 	c.shell("ravi bus tls localhost 127.0.0.1")
 	configure := func(host string) {
-		b, err := json.Marshal(map[string]any{"gateway": map[string]any{"port": 0}, "bus": map[string]any{
-			"host": host, "tls_cert": filepath.Join(c.dir, "bus/tls/server.pem"), "tls_key": filepath.Join(c.dir, "bus/tls/server-key.pem")}})
-		if err == nil {
-			err = os.WriteFile(filepath.Join(c.dir, "config.json"), b, 0o600)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		c.withBus(map[string]any{
+			"host": host, "tls_cert": filepath.Join(c.dir, "bus/tls/server.pem"), "tls_key": filepath.Join(c.dir, "bus/tls/server-key.pem"),
+		})
 	}
 	configure("0.0.0.0")
 	c.finds(check, "bus.tls", doctor.Error)
@@ -198,12 +193,12 @@ func TestDaemonWarnsAtBoot(t *testing.T) {
 		eventually(t, func() bool { return strings.Count(log(), `"reached","what":"bus"`) == looks })
 		c.shell("ravi daemon stop") // which waits for what is still said
 	}
-	start(map[string]any{"port": freePort(t)})
-	start(map[string]any{"host": "0.0.0.0", "port": freePort(t), "tls_cert": cert, "tls_key": key})
+	start(map[string]any{"port": porttest.Free(t)})
+	start(map[string]any{"host": "0.0.0.0", "port": porttest.Free(t), "tls_cert": cert, "tls_key": key})
 	if text := log(); strings.Contains(text, "gateway.exposed") || strings.Contains(text, `"WARN"`) && !strings.Contains(text, "gateway.wide") {
 		t.Errorf("it warns of what is as it should be:\n%s", text)
 	}
-	port := freePort(t)
+	port := porttest.Free(t)
 	l, err := net.Listen("tcp", net.JoinHostPort("::1", strconv.Itoa(port)))
 	if err != nil {
 		t.Skipf("SKIP-ENV: no IPv6 here: %v", err)

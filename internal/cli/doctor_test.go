@@ -5,8 +5,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +19,7 @@ import (
 	"ravi/internal/command"
 	"ravi/internal/daemon"
 	"ravi/internal/doctor"
+	"ravi/internal/porttest"
 	"ravi/internal/procid"
 	"ravi/internal/store"
 )
@@ -117,23 +116,6 @@ func (c clinic) store(f func(*store.Store) error) {
 	}
 }
 
-// freePort is a port at which nobody listens on loopback. It is below those that the kernel gives to whoever asks for any, as
-// everybody does who runs beside this test.
-func freePort(t *testing.T) int {
-	t.Helper()
-	for {
-		l, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(10_000+rand.IntN(20_000))))
-		if errors.Is(err, unix.EADDRINUSE) {
-			continue
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		return l.Addr().(*net.TCPAddr).Port
-	}
-}
-
 // gone is a process that has ended.
 func goneProcess(t *testing.T) procid.ID {
 	t.Helper()
@@ -225,7 +207,7 @@ func TestDoctorMendsTheDaemon(t *testing.T) {
 		c.well(answers, "daemon.another")
 	})
 	t.Run("config.json is newer", func(t *testing.T) {
-		port := freePort(t)
+		port := porttest.Free(t)
 		c.shell("ravi config set gateway.port " + strconv.Itoa(port))
 		c.finds(current, "daemon.config_newer", doctor.Warn)
 		c.finds("gateway", "gateway.silent", doctor.Error)

@@ -21,7 +21,7 @@ const module = "ravi"
 // layers are the packages from the ground up. A package imports from lower layers, and from its own family
 // (backend and backend/gvisor); never from beside or above. A new package takes its place here first.
 var layers = [][]string{
-	{"internal/leaktest"},
+	{"internal/leaktest", "internal/porttest"},
 	{"internal/strictjson", "internal/term", "internal/procid", "internal/filelock", "internal/programs", "internal/conventions", "internal/link", "internal/confine", "internal/redact", "internal/access", "internal/modeltest", "internal/memtest", "internal/adapter", "internal/gate"},
 	{"internal/guard", "internal/connected", "internal/beneath"},
 	{"internal/store", "internal/config", "internal/rootfs", "internal/gitbox", "internal/guestapi", "internal/secret"},

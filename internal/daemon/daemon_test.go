@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -22,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ravi/internal/guard"
+	"ravi/internal/porttest"
 	"ravi/internal/procid"
 	"ravi/internal/store"
 )
@@ -111,7 +111,7 @@ func TestRun(t *testing.T) {
 	}
 	swept := make(chan struct{}, 2)
 	d := start(t, Options{
-		Host: "127.0.0.1", Port: freePort(t), Boxes: boxes{note}, Keep: func() bool { return true }, SweepEvery: time.Millisecond,
+		Host: "127.0.0.1", Port: porttest.Free(t), Boxes: boxes{note}, Keep: func() bool { return true }, SweepEvery: time.Millisecond,
 		Sweep: func(context.Context) (store.Swept, error) {
 			note("sweep")
 			defer func() {
@@ -180,23 +180,6 @@ func (b boxes) Stop(_ context.Context, keep bool) error {
 	return nil
 }
 
-// freePort is a port that nobody listens on. It is below those that the kernel gives to whoever asks for any, as everybody
-// does who runs beside this test.
-func freePort(t *testing.T) int {
-	t.Helper()
-	for {
-		l, err := net.Listen("tcp4", fmt.Sprint("127.0.0.1:", 10_000+rand.IntN(20_000)))
-		if errors.Is(err, unix.EADDRINUSE) {
-			continue
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		return l.Addr().(*net.TCPAddr).Port
-	}
-}
-
 // Calls at work end as they would; streams are told; what takes longer than the bound is cut, and that is no failure.
 func TestStop(t *testing.T) {
 	entered, goOn := make(chan string, 2), make(chan struct{})
@@ -260,7 +243,7 @@ func TestStopCutsWhatDoesNotEnd(t *testing.T) {
 
 // Where it cannot listen it says so, and does no harm to what is there.
 func TestRefusedPlaces(t *testing.T) {
-	running := start(t, Options{Host: "127.0.0.1", Port: freePort(t)}, says("the first"))
+	running := start(t, Options{Host: "127.0.0.1", Port: porttest.Free(t)}, says("the first"))
 	_, taken, err := net.SplitHostPort(running.State().Address)
 	if err != nil {
 		t.Fatal(err)

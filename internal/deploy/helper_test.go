@@ -1,15 +1,10 @@
 package deploy
 
 import (
-	"errors"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -54,24 +49,6 @@ func ravi(t *testing.T, home string, args ...string) string {
 		t.Fatalf("ravi %s: %v\n%s%s", strings.Join(args, " "), err, out, told)
 	}
 	return string(out)
-}
-
-// freePort is a port that nobody listens on. It is below those that the kernel gives to whoever asks for any, as everybody
-// does who runs beside this test.
-func freePort(t *testing.T) string {
-	t.Helper()
-	for {
-		port := strconv.Itoa(10_000 + rand.IntN(20_000))
-		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", port))
-		if errors.Is(err, syscall.EADDRINUSE) {
-			continue
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		l.Close()
-		return port
-	}
 }
 
 // until tries until it works.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"ravi/internal/bus"
+	"ravi/internal/porttest"
 )
 
 // natsServer starts a stock nats-server by a configuration.
@@ -65,7 +67,7 @@ func hub(t *testing.T) (dir, clients, leaves string) {
 	}
 	conf := read(t, "nats/server.conf")
 	t.Chdir(dir) // files that a configuration names are looked for here
-	clients, leaves = freePort(t), freePort(t)
+	clients, leaves = strconv.Itoa(porttest.Free(t)), strconv.Itoa(porttest.Free(t))
 	natsServer(t, dir, "server.conf", replace(t, conf, "0.0.0.0:4222", "127.0.0.1:"+clients, "0.0.0.0:7422", "127.0.0.1:"+leaves))
 	return dir, clients, leaves
 }
@@ -157,7 +159,7 @@ func TestHubAndSite(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	site := freePort(t)
+	site := strconv.Itoa(porttest.Free(t))
 	natsServer(t, dir, "site.conf", replace(t, siteConf, "hub.example.com:7422", "127.0.0.1:"+leaves, "127.0.0.1:4222", "127.0.0.1:"+site))
 	// The runner's credential is the hub's, with the curve keys of ours, as docs/scaling.md has it.
 	issued, err := b.Issue(t.Context(), bus.Request{Kind: bus.KindRunner, Name: "far", TTL: time.Hour})

@@ -13,10 +13,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"ravi/internal/porttest"
 )
 
 const outside = "ravi.example.com" // what the proxies are called
@@ -24,7 +27,7 @@ const outside = "ravi.example.com" // what the proxies are called
 // gateway starts a daemon, with TLS if that is asked for, and gives the port of its gateway.
 func gateway(t *testing.T, home string, secure bool) string {
 	t.Helper()
-	port := freePort(t)
+	port := strconv.Itoa(porttest.Free(t))
 	ravi(t, home, "config", "set", "gateway.port", port)
 	if secure {
 		var made struct {
@@ -58,7 +61,7 @@ var listens = regexp.MustCompile(`(?m)^ *listen \[::\].*\n`)
 // nginx starts a proxy with a configuration, and gives its port.
 func nginx(t *testing.T, dir, conf string) string {
 	t.Helper()
-	port := freePort(t)
+	port := strconv.Itoa(porttest.Free(t))
 	conf = listens.ReplaceAllString(conf, "")
 	conf = regexp.MustCompile(`listen (8?443) ssl`).ReplaceAllString(conf, "listen 127.0.0.1:"+port+" ssl")
 	file := write(t, filepath.Join(dir, "nginx.conf"), fmt.Sprintf("daemon off;\nmaster_process off;\npid %[1]s/pid;\nerror_log %[1]s/error.log;\nevents {}\nhttp {\naccess_log off;\n"+

@@ -31,6 +31,7 @@ const (
 	saidInARow    = 10
 	// mostOfRunner is how many sandboxes a runner is believed to have room for.
 	mostOfRunner = 10_000
+	// longestPause is how long a runner that never answers is given nothing at most.
 	longestPause = 5 * time.Minute
 )
 
@@ -38,7 +39,7 @@ const (
 var (
 	// silentAfter is how long what a runner said holds.
 	silentAfter = 10 * time.Second
-	// firstPause is how long a runner that did not answer is given nothing; when it never does, longestPause at most.
+	// firstPause is how long a runner that did not answer is given nothing.
 	firstPause = 5 * time.Second
 )
 

@@ -17,13 +17,14 @@ import (
 	"testing"
 	"time"
 
+	"ravi/internal/porttest"
 	"ravi/internal/procid"
 )
 
 // withDaemon starts the daemon of a world, which ends with the test, and gives its address.
 func (w *world) withDaemon() string {
 	w.t.Helper()
-	port := freePort(w.t)
+	port := strconv.Itoa(porttest.Free(w.t))
 	w.ravi("config", "set", "gateway.port", port).want(0)
 	w.ravi("daemon", "start").want(0)
 	w.t.Cleanup(func() { w.ravi("daemon", "stop").want(0) })

@@ -9,20 +9,19 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	pemfile "encoding/pem"
-	"errors"
 	"fmt"
 	"io"
 	"math/big"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"regexp"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
+
+	"ravi/internal/porttest"
 )
 
 // site is nginx on loopback, with certificates of an authority that only these tests know, and a file of names that stands
@@ -32,22 +31,6 @@ type site struct {
 	secure, insecure string // ports
 	greeter          string // the port of a server that speaks first
 	udp              string // the port of one that answers datagrams
-}
-
-// freePort is a port of loopback that nobody listens on. It is below those that the kernel gives to whoever asks for any, as
-// everybody does who runs beside this test.
-func freePort(t *testing.T) string {
-	t.Helper()
-	for {
-		port := strconv.Itoa(10_000 + rand.IntN(20_000))
-		l, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", port))
-		if errors.Is(err, syscall.EADDRINUSE) {
-			continue
-		}
-		must(t, err)
-		must(t, l.Close())
-		return port
-	}
 }
 
 func newSite(t *testing.T) *site {
@@ -60,7 +43,7 @@ func newSite(t *testing.T) *site {
 			t.Skipf("SKIP-FEATURE: there is no %s", p)
 		}
 	}
-	s := &site{dir: t.TempDir(), secure: freePort(t), insecure: freePort(t)}
+	s := &site{dir: t.TempDir(), secure: strconv.Itoa(porttest.Free(t)), insecure: strconv.Itoa(porttest.Free(t))}
 	s.ca, s.hosts = s.dir+"/ca.pem", s.dir+"/hosts"
 	s.certificates(t)
 	own, err := os.ReadFile("/etc/hosts")
