@@ -22,6 +22,10 @@ import (
 func bridged(t *testing.T, b *Bridges) (guest net.Conn, served chan error) {
 	t.Helper()
 	guest, ours := net.Pipe()
+	// Now: a pipe whose other end is closed, as Serve does at once with one too many, takes no deadline any more.
+	if err := guest.SetDeadline(time.Now().Add(2 * time.Minute)); err != nil {
+		t.Fatal(err)
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	served = make(chan error, 1)
 	go func() {
@@ -33,9 +37,6 @@ func bridged(t *testing.T, b *Bridges) (guest net.Conn, served chan error) {
 		guest.Close()
 		<-served
 	})
-	if err := guest.SetDeadline(time.Now().Add(2 * time.Minute)); err != nil {
-		t.Fatal(err)
-	}
 	return guest, served
 }
 
