@@ -248,18 +248,22 @@ func (s *Streams) serve(ctx context.Context, w http.ResponseWriter, who caller, 
 	defer recheck.Stop()
 	for first := true; ; first = false {
 		changed := s.change() // asked for before reading: what is written in between is not missed
-		// A key is looked at before anything is shown that happened since.
-		if err := s.still(ctx, who); err != nil {
-			if ctx.Err() == nil {
-				goodbye(err.Error())
+		for more := true; more; {
+			var items []item
+			var done bool
+			if first || f.news(at) {
+				var err error
+				if items, done, err = f.next(ctx, at); err != nil {
+					if ctx.Err() == nil {
+						goodbye("it could not be read: " + err.Error())
+					}
+					return
+				}
 			}
-			return
-		}
-		for first || f.news(at) {
-			items, done, err := f.next(ctx, at)
-			if err != nil {
+			// A key is looked at after the reading: nothing is shown that happened after its end.
+			if err := s.still(ctx, who); err != nil {
 				if ctx.Err() == nil {
-					goodbye("it could not be read: " + err.Error())
+					goodbye(err.Error())
 				}
 				return
 			}
@@ -282,9 +286,7 @@ func (s *Streams) serve(ctx context.Context, w http.ResponseWriter, who caller, 
 				goodbye("it has ended")
 				return
 			}
-			if len(items) < streamPage {
-				break
-			}
+			more = len(items) >= streamPage
 		}
 	wait:
 		for {

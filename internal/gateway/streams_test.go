@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -185,6 +186,31 @@ func TestStreamEndsWithItsKey(t *testing.T) {
 				break
 			}
 		}
+	}
+}
+
+// meanwhile is a feed that reads an event, as what happens at the same time does.
+type meanwhile struct{ happens func() }
+
+func (f meanwhile) next(context.Context, int64) ([]item, bool, error) {
+	f.happens()
+	return []item{{id: 1, event: store.EventTaskCommented, data: "after"}}, true, nil
+}
+func (meanwhile) news(int64) bool                    { return true }
+func (meanwhile) end(context.Context) (int64, error) { return 0, nil }
+
+// What was read just as a key ended is not shown: it may have happened after.
+func TestKeyThatEndsWhileEventsAreRead(t *testing.T) {
+	w := newWorld(t)
+	_, key := w.key(contextkey.Request{}, "read:*")
+	said := httptest.NewRecorder()
+	w.server.Streams.serve(t.Context(), said, caller{Caller: access.WithKey(access.Key{ID: key.ID})}, meanwhile{func() {
+		if _, err := w.keys.Revoke(t.Context(), access.AsOperator(), key.ID, "stolen"); err != nil {
+			t.Error(err)
+		}
+	}}, 0)
+	if got := said.Body.String(); strings.Contains(got, "after") || !strings.Contains(got, "revoked") {
+		t.Errorf("told %q", got)
 	}
 }
 
