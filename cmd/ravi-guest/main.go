@@ -71,6 +71,11 @@ func serve(args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if init && *listen == "" {
+		if err := guest.TuneKernel(); err != nil {
+			return err
+		}
+	}
 	writable := writableFolders()
 	opts := guest.Options{
 		Version:     version,

@@ -22,11 +22,12 @@ def unary(request, context): return b"hello " + request
 def fails(request, context): context.abort(grpc.StatusCode.FAILED_PRECONDITION, "not today")
 def many(request, context):
     for i in range(int(request)): yield b"%d" % i
+def up(requests, context): return b"%d" % sum(1 for r in requests)
 def both(requests, context):
     for r in requests: yield r[::-1]
 handlers = grpc.method_handlers_generic_handler("Test", {
     "Unary": grpc.unary_unary_rpc_method_handler(unary), "Fails": grpc.unary_unary_rpc_method_handler(fails),
-    "Many": grpc.unary_stream_rpc_method_handler(many), "Both": grpc.stream_stream_rpc_method_handler(both)})
+    "Many": grpc.unary_stream_rpc_method_handler(many), "Up": grpc.stream_unary_rpc_method_handler(up), "Both": grpc.stream_stream_rpc_method_handler(both)})
 server = grpc.server(futures.ThreadPoolExecutor(4))
 server.add_generic_rpc_handlers((handlers,))
 creds = grpc.ssl_server_credentials([(open(sys.argv[2], "rb").read(), open(sys.argv[1], "rb").read())])
@@ -46,6 +47,7 @@ if what == "many":
     n, last = 0, b""
     for last in channel.unary_stream("/Test/Many")(b"2000", timeout=600): n += 1
     print(n, last.decode())
+if what == "up": print(channel.stream_unary("/Test/Up")((b"%d" % i for i in range(2000)), timeout=600).decode())
 if what == "both": print(b" ".join(channel.stream_stream("/Test/Both")(iter([b"abc", b"def"]), timeout=60)).decode())
 `
 
@@ -91,7 +93,8 @@ https.get(url, r => r.on("data", d => process.stdout.write(d)));
 	r.commit("clients")
 	targets := []string{"/@scope%2fname", "/%21azure", "/a//b", "/a/./b", "/a/../b", "/x?a=1;b", "/nul%00", "/q?" + strings.Repeat("k=v&", 4<<10)}
 	script := try + fmt.Sprintf(`S=%s G=%s R=%s H=%s
-for x in unary fails many both; do try grpc-$x "/usr/bin/python3 client.py $x example.test:$G"; done
+for x in unary fails many up both; do try grpc-$x "/usr/bin/python3 client.py $x example.test:$G"; done
+try recovery 'cat /proc/sys/net/ipv4/tcp_recovery'
 try refused-upload 'curl -sS -m 60 -o /tmp/said -w "%%{http_code} %%{size_upload}" -H "Expect: 100-continue" -T go.txt https://example.test:$R/refused --http1.1'
 try upload 'curl -sS -m 60 -o /tmp/said -w "%%{http_code} %%{size_upload}" -H "Expect: 100-continue" -T go.txt https://example.test:$R/taken --http1.1'
 try half-close '/usr/bin/python3 half.py $H'
@@ -110,9 +113,9 @@ END'
 	result := s.run(w, r, "--allow-net", strings.Join(rules, ","), "--", "bash", "-c", script).want(0)
 	got := attempts(t, result.stdout)
 	for name, want := range map[string]string{
-		"grpc-unary": "hello you", "grpc-fails": "FAILED_PRECONDITION not today", "grpc-many": "2000 1999", "grpc-both": "cba fed",
+		"grpc-unary": "hello you", "grpc-fails": "FAILED_PRECONDITION not today", "grpc-many": "2000 1999", "grpc-up": "2000", "grpc-both": "cba fed",
 		"refused-upload": "417 0", "upload": fmt.Sprintf("200 %d", 7<<20), "half-close": fmt.Sprint(1 << 20),
-		"node": "nginx says hello  nginx says hello", "wget": "nginx says hello", "pip-conf": "True", "openssl": "1", "targets": "",
+		"node": "nginx says hello  nginx says hello", "wget": "nginx says hello", "pip-conf": "True", "openssl": "1", "targets": "", "recovery": "0",
 	} {
 		if a, ok := got[name]; !ok || a.status != "0" || strings.TrimSpace(a.out) != want {
 			t.Errorf("%s: status %q, %q; want %q", name, a.status, short(a.out), want)

@@ -271,7 +271,7 @@ func (s *Server) largestTree(procs []procInfo) (*proc, procInfo) {
 	marks := make(map[int]string)
 	for _, p := range s.procs.running() {
 		sum := procInfo{pid: p.pid, comm: p.config.GetCmd()}
-		for _, info := range treeOf(p, procs, marks) {
+		for _, info := range treeOf(p, procs, nil, marks) {
 			sum.rssPages += info.rssPages
 		}
 		if sum.rssPages > most.rssPages {

@@ -35,6 +35,7 @@ type proc struct {
 	stdin   *os.File   // nil when there is none
 	master  *os.File   // the terminal, nil without one
 
+	killed atomic.Bool   // by killTree
 	exited chan struct{} // closed when the process itself is over
 
 	mu       sync.Mutex
@@ -267,6 +268,10 @@ func (s *Server) follow(p *proc, w *wiring, status <-chan syscall.WaitStatus, on
 	}
 	ws := <-status
 	close(p.exited)
+	if p.killed.Load() && ws.Signaled() && ws.Signal() == unix.SIGHUP {
+		// gVisor sends it to a group of which one is stopped, as killTree does, whenever one leaves it.
+		ws = syscall.WaitStatus(unix.SIGKILL)
+	}
 	if p.stdin != nil {
 		// Wakes a writer that waits for a reader that is gone.
 		p.stdin.Close()

@@ -95,9 +95,10 @@ func markOf(pid int) string {
 
 // treeOf picks p and what descends from it: children of members, however
 // deep; members of its session, as long as it is surely its; and whatever
-// carries its mark, so that a daemon that cut all ties is found as well.
+// carries its mark, so that a daemon that cut all ties is found as well. What
+// is found already stays so, though its ties may have been cut since.
 // Marks are remembered in seen, since reading them costs.
-func treeOf(p *proc, all []procInfo, seen map[int]string) []procInfo {
+func treeOf(p *proc, all []procInfo, found map[int]bool, seen map[int]string) []procInfo {
 	self := os.Getpid()
 	alive := true
 	select {
@@ -109,6 +110,8 @@ func treeOf(p *proc, all []procInfo, seen map[int]string) []procInfo {
 	for _, info := range all {
 		switch {
 		case info.pid == self || info.pid == 1:
+		case found[info.pid]:
+			members[info.pid] = true
 		case alive && (info.pid == p.pid || info.session == p.pid || info.pgrp == p.pid):
 			members[info.pid] = true
 		default:
@@ -143,6 +146,7 @@ func treeOf(p *proc, all []procInfo, seen map[int]string) []procInfo {
 // left, with how many it found. All are stopped before any is killed: a tree
 // that forks faster than it is killed one by one never ends.
 func (s *Server) killTree(ctx context.Context, p *proc) (int, error) {
+	p.killed.Store(true)
 	found := make(map[int]bool)
 	marks := make(map[int]string)
 	for {
@@ -151,7 +155,7 @@ func (s *Server) killTree(ctx context.Context, p *proc) (int, error) {
 			return len(found), err
 		}
 		fresh := false
-		for _, info := range treeOf(p, all, marks) {
+		for _, info := range treeOf(p, all, found, marks) {
 			if !found[info.pid] {
 				found[info.pid], fresh = true, true
 				s.signalMember(p, info.pid, unix.SIGSTOP)
@@ -166,7 +170,7 @@ func (s *Server) killTree(ctx context.Context, p *proc) (int, error) {
 		if err != nil {
 			return len(found), err
 		}
-		left := treeOf(p, all, marks)
+		left := treeOf(p, all, found, marks)
 		for _, info := range left {
 			found[info.pid] = true
 			s.signalMember(p, info.pid, unix.SIGKILL)
@@ -195,7 +199,7 @@ func (s *Server) signalTree(p *proc, sig unix.Signal) (int, error) {
 		return 0, err
 	}
 	n := 0
-	for _, info := range treeOf(p, all, make(map[int]string)) {
+	for _, info := range treeOf(p, all, nil, make(map[int]string)) {
 		if s.signalMember(p, info.pid, sig) {
 			n++
 		}

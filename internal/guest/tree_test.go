@@ -173,3 +173,14 @@ func TestForkBombCanBeKilled(t *testing.T) {
 		t.Errorf("%d are left", len(left))
 	}
 }
+
+// What was found is ended though its parent is over meanwhile and nothing else leads to it any more.
+func TestFoundIsNotLost(t *testing.T) {
+	p := &proc{id: "mark", pid: 100, exited: make(chan struct{})}
+	close(p.exited)
+	// No such processes are there, so none has a mark.
+	all := []procInfo{{pid: 1 << 30, ppid: 1, pgrp: 1 << 30, session: 1 << 30}, {pid: 1<<30 + 1, ppid: 1 << 30}, {pid: 1<<30 + 2, ppid: 1}}
+	if got := treeOf(p, all, map[int]bool{1 << 30: true}, map[int]string{}); len(got) != 2 || got[0].pid != 1<<30 || got[1].pid != 1<<30+1 {
+		t.Errorf("got %v", got)
+	}
+}
