@@ -17,6 +17,8 @@ import (
 type Journal struct {
 	mu     sync.Mutex
 	f      *os.File
+	size   int64
+	most   int64 // beyond which it could not be read again
 	failed error // what was written half is not written behind
 	past   []entry
 	// redact takes secrets out of a line; what it puts in their place has no character that JSON escapes. nil: nothing does.
@@ -38,6 +40,9 @@ type entry struct {
 // ErrJournal says that a journal cannot be read.
 var ErrJournal = errors.New("the loop's journal is damaged")
 
+// ErrJournalFull says that a journal has no room for what the loop would write down next.
+var ErrJournalFull = errors.New("the loop's journal is full")
+
 const mostJournal = 256 << 20
 
 // OpenJournal opens a journal, or begins one. Only one loop may have it.
@@ -46,7 +51,7 @@ func OpenJournal(path string) (*Journal, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := &Journal{f: f}
+	j := &Journal{f: f, most: mostJournal}
 	if err := j.read(); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
@@ -79,7 +84,7 @@ func (j *Journal) read() error {
 	if err := j.f.Truncate(int64(end)); err != nil {
 		return err
 	}
-	_, err = j.f.Seek(int64(end), io.SeekStart)
+	j.size, err = j.f.Seek(int64(end), io.SeekStart)
 	return err
 }
 
@@ -104,7 +109,12 @@ func (j *Journal) append(entries ...entry) error {
 	if j.failed != nil {
 		return j.failed
 	}
-	_, err := j.f.Write(b)
+	if j.size+int64(len(b)) > j.most {
+		j.failed = fmt.Errorf("%w: %s has %d bytes and takes %d at most; go on in a new run", ErrJournalFull, j.f.Name(), j.size, j.most)
+		return j.failed
+	}
+	n, err := j.f.Write(b)
+	j.size += int64(n)
 	if err == nil {
 		err = syscall.Fdatasync(int(j.f.Fd()))
 	}

@@ -393,6 +393,37 @@ func TestJournalAfterFailure(t *testing.T) {
 	}
 }
 
+// A journal takes no more than can be read again, and what it took before is there.
+func TestFullJournal(t *testing.T) {
+	at := filepath.Join(t.TempDir(), "journal")
+	j := journalAt(t, at)
+	j.most = 30
+	for range 2 {
+		if err := j.append(entry{Begun: "a"}); err != nil { // 14 bytes
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if err := j.append(entry{Begun: "b"}); !errors.Is(err, ErrJournalFull) {
+			t.Errorf("beyond: %v", err)
+		}
+	}
+	j.Close()
+	again := journalAt(t, at)
+	if len(again.past) != 2 {
+		t.Errorf("it has %+v", again.past)
+	}
+	again.most = 30
+	if err := again.append(entry{Begun: "b"}); !errors.Is(err, ErrJournalFull) {
+		t.Errorf("opened again, and beyond: %v", err)
+	}
+	j = journalAt(t, filepath.Join(t.TempDir(), "journal"))
+	j.most = 10
+	if _, err := loopOf(t, Config{Model: script(t), Journal: j}).Turn(t.Context(), "hello"); !errors.Is(err, ErrJournalFull) {
+		t.Errorf("a loop with a full one: %v", err)
+	}
+}
+
 // What was being written when a program ended is cut off; what a turn has used is counted from its own beginning.
 func TestJournalTail(t *testing.T) {
 	at := filepath.Join(t.TempDir(), "journal")
