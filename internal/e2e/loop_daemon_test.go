@@ -56,8 +56,9 @@ func TestLoopOutlivesTheDaemon(t *testing.T) {
 			{modeltest.Call("spawn", object{"task": "look at it"})},
 			{modeltest.Text("I wait.")},
 		},
-		Then:   []modeltest.Script{{Turns: []modeltest.Turn{{modeltest.Call("finish", object{"summary": "All is well."})}}}},
-		Others: map[string]modeltest.Script{"You are a sub-agent": {Turns: []modeltest.Turn{{modeltest.Call("exec", object{"command": held(3)})}, {modeltest.Text("It is the fourth.")}}}},
+		Then: []modeltest.Script{{Turns: []modeltest.Turn{{modeltest.Call("finish", object{"summary": "All is well."})}}}},
+		Others: map[string]modeltest.Script{"You are a sub-agent": {Turns: []modeltest.Turn{
+			{modeltest.Call("exec", object{"command": held(3)})}, {modeltest.Call("exec", object{"command": "git push --force || true"})}, {modeltest.Text("It is the fourth.")}}}},
 	})
 	asked, answer := make(chan struct{}), make(chan struct{})
 	url = before(t, url, "held 1", func() { close(asked); <-answer })
@@ -85,6 +86,11 @@ func TestLoopOutlivesTheDaemon(t *testing.T) {
 	where := w.made("/tmp/held-3", boxes...)
 	w.killDaemon() // a sub-agent works
 	w.ravi("sandbox", "exec", where, "--", "touch", "/tmp/go-3").want(0)
+	waits = w.pendingApproval()
+	if shown := w.ravi("approvals", "show", waits).want(0).stdout; !strings.Contains(shown, "sub-agent sub-1") {
+		t.Errorf("it is not told who asks:\n%s", shown)
+	}
+	w.ravi("approvals", "grant", waits).want(0)
 	w.keyed(key).ravi("runs", "wait", id).want(0)
 
 	dir := filepath.Join(w.home, "runs", id)
@@ -98,7 +104,7 @@ func TestLoopOutlivesTheDaemon(t *testing.T) {
 			t.Errorf("its log lacks %q:\n%s", want, short(logs))
 		}
 	}
-	if n := len(model.Requests()); n != 7 {
+	if n := len(model.Requests()); n != 8 {
 		t.Errorf("%d calls of the model", n)
 	}
 	for _, id := range boxes {

@@ -73,7 +73,7 @@ func (s *state) loop(ctx context.Context) error {
 		})
 	}
 	defer hands.Close(context.WithoutCancel(ctx))
-	c, err := s.loopConfig(ctx, hands, &s.models)
+	c, err := s.loopConfig(ctx, hands, &s.models, "")
 	if err != nil {
 		return err
 	}
@@ -182,8 +182,9 @@ func (s *state) giveWork(ctx context.Context) (string, error) {
 	return lost + ", and the changes that were saved before. What was done just before may be missing: look first.", nil
 }
 
-// loopConfig is what the run's loop and those of its sub-agents have in common.
-func (s *state) loopConfig(ctx context.Context, hands *agent.Hands, m *modeled) (agent.Config, error) {
+// loopConfig is what the run's loop and those of its sub-agents have in common. sub is the sub-agent's id; empty: it is the
+// run's loop.
+func (s *state) loopConfig(ctx context.Context, hands *agent.Hands, m *modeled, sub string) (agent.Config, error) {
 	o := s.Agent.Loop
 	p := s.Models.Providers[0]
 	model, err := o.Model(string(p.Dialect), "http://"+Broker+".ravi.internal/"+p.Name, m.token, s.Agent.Model, m.dial)
@@ -196,7 +197,7 @@ func (s *state) loopConfig(ctx context.Context, hands *agent.Hands, m *modeled) 
 	}
 	return agent.Config{
 		Model: leasedModel{model, m}, Hands: hands, Exec: o.Exec, DenyPatterns: o.DenyPatterns, Limits: o.Limits, System: system,
-		Approver: approver{s}, Redact: s.Redact.String,
+		Approver: approver{s, sub}, Redact: s.Redact.String,
 	}, nil
 }
 
@@ -251,7 +252,10 @@ func (s *state) loopSystem(ctx context.Context) (string, error) {
 }
 
 // approver asks outside, in the name of the run.
-type approver struct{ s *state }
+type approver struct {
+	s   *state
+	sub string
+}
 
 func (a approver) Ask(ctx context.Context, q agent.Question) (bool, string, error) {
 	s, o := a.s, a.s.Agent.Loop
@@ -262,6 +266,9 @@ func (a approver) Ask(ctx context.Context, q agent.Question) (bool, string, erro
 			s.dir.event("approval", map[string]any{"id": x.ID, "command": x.Command, "reason": x.Reason})
 			s.note("a command waits for approval until %s (%s): ravi approvals show %s", x.ExpiresAt.Local().Format(time.TimeOnly), x.Reason, x.ID)
 		},
+	}
+	if a.sub != "" {
+		q.Reason += ", asked for by its sub-agent " + a.sub
 	}
 	answer, err := asker.Ask(ctx, approval.Request{Tool: q.Tool, Command: s.Redact.String(q.Command), Digest: q.Digest, Family: q.Family, Reason: q.Reason})
 	return answer.Granted, answer.Why, err

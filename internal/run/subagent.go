@@ -69,7 +69,7 @@ func (s *state) child(ctx context.Context, v *loopView, from *sandbox.Sandbox, a
 		return c, fmt.Errorf("copying the workspace for a sub-agent: %w", err)
 	}
 	hands := agent.HandsOf(sb)
-	config, err := s.loopConfig(ctx, hands, m)
+	config, err := s.loopConfig(ctx, hands, m, spawn.ID)
 	if err != nil {
 		return c, err
 	}
