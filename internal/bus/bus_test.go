@@ -29,8 +29,14 @@ func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)
 // options are those of a bus in a home of the test's own.
 func options(t *testing.T) Options {
 	t.Helper()
-	home := t.TempDir()
-	return Options{Home: home, Host: ownHost(), Dir: filepath.Join(home, "bus"), Log: quiet()}
+	o := optionsIn(t.TempDir())
+	o.Host = ownHost()
+	return o
+}
+
+// optionsIn are those of a bus in a home. Who connects may be slow to say who that is.
+func optionsIn(home string) Options {
+	return Options{Home: home, Dir: filepath.Join(home, "bus"), Log: quiet(), loginWithin: 2 * time.Minute}
 }
 
 // ownHost is an address of this process: at that, no other test takes the port of a server that is started anew.

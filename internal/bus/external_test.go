@@ -63,9 +63,10 @@ func startHub(t *testing.T) hub {
 	if claims, err = jwt.DecodeOperatorClaims(text); err != nil {
 		t.Fatal(err)
 	}
+	const loginWithin = 120 // seconds: who connects may be slow to say who that is
 	base := server.Options{
-		ServerName: "hub", Host: ownHost(), Port: -1, NoSigs: true, NoLog: true, DisableShortFirstPing: true, TrustedOperators: []*jwt.OperatorClaims{claims}, SystemAccount: system, AccountResolver: accounts,
-		JetStream: true, JetStreamMaxStore: 1 << 30, JetStreamMaxMemory: 1 << 20, JetStreamDomain: "hub", StoreDir: t.TempDir(), LeafNode: server.LeafNodeOpts{Host: ownHost(), Port: -1},
+		ServerName: "hub", Host: ownHost(), Port: -1, NoSigs: true, NoLog: true, DisableShortFirstPing: true, AuthTimeout: loginWithin, TrustedOperators: []*jwt.OperatorClaims{claims}, SystemAccount: system, AccountResolver: accounts,
+		JetStream: true, JetStreamMaxStore: 1 << 30, JetStreamMaxMemory: 1 << 20, JetStreamDomain: "hub", StoreDir: t.TempDir(), LeafNode: server.LeafNodeOpts{Host: ownHost(), Port: -1, AuthTimeout: loginWithin},
 	}
 	var ns *server.Server
 	h.run = func() {
@@ -282,9 +283,14 @@ func TestLeaf(t *testing.T) {
 	if v, err := s.View(); err != nil || v.Hub != h.leaf || !v.HubJoined {
 		t.Errorf("%+v %v", v, err)
 	}
+	// What was published without an answer is stored once something behind it is.
+	answered(t, func() error {
+		_, err := js.Publish(t.Context(), "work.acme.2", []byte("kept"), jetstream.WithMsgID("2"))
+		return err
+	})
 	answered(t, func() error {
 		stream, err := js.Stream(t.Context(), "WORK")
-		if err == nil && stream.CachedInfo().State.Msgs != 2 {
+		if err == nil && stream.CachedInfo().State.Msgs != 3 {
 			t.Error(stream.CachedInfo().State)
 		}
 		return err

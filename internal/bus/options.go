@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"path/filepath"
+	"time"
 )
 
 // Options are how the embedded server is. Dir and Home are needed; the zero value of each other stands for what is written
@@ -30,6 +31,9 @@ type Options struct {
 	MaxStore int64
 	// Log gets what the server has to complain about: slog.Default().
 	Log *slog.Logger
+
+	// loginWithin is how long who connects has to say who that is: 5 s, and longer in tests.
+	loginWithin time.Duration
 }
 
 // WebSocket is a listener for WebSocket. It has the TLS of the bus.
@@ -61,6 +65,9 @@ func (o *Options) fill() error {
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()
+	}
+	if o.loginWithin == 0 {
+		o.loginWithin = 5 * time.Second
 	}
 	if own := made(o.Dir); o.TLS != nil && o.TLS.CA == "" && o.TLS.Cert == own.Cert {
 		o.TLS = &TLS{Cert: o.TLS.Cert, Key: o.TLS.Key, CA: own.CA}

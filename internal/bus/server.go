@@ -213,7 +213,7 @@ func (s *Server) natsOptions() (*server.Options, error) {
 		JetStream: true, StoreDir: o.Dir, JetStreamMaxStore: o.MaxStore, JetStreamMaxMemory: maxMemory,
 		JetStreamDomain: s.domain, DisableJetStreamBanner: true,
 		MaxConn: maxConns, MaxPayload: maxPayload, MaxPending: maxPending,
-		AuthTimeout: 5, TLSTimeout: 5, PingInterval: 20 * time.Second, MaxPingsOut: 2, MaxTracedMsgLen: 1,
+		AuthTimeout: o.loginWithin.Seconds(), TLSTimeout: o.loginWithin.Seconds(), PingInterval: 20 * time.Second, MaxPingsOut: 2, MaxTracedMsgLen: 1,
 		DisableShortFirstPing: true, // it comes after two seconds, and whoever has not logged in by then takes it for a failure
 	}
 	if err := s.addTLS(no); err != nil {
@@ -236,7 +236,7 @@ func (s *Server) addWebSocket(no *server.Options) error {
 	}
 	no.Websocket = server.WebsocketOpts{
 		Host: host.String(), Port: anyPort(w.Port), NoTLS: no.TLSConfig == nil, TLSConfig: no.TLSConfig,
-		AllowedOrigins: w.Origins, SameOrigin: len(w.Origins) == 0, HandshakeTimeout: 5 * time.Second,
+		AllowedOrigins: w.Origins, SameOrigin: len(w.Origins) == 0, HandshakeTimeout: s.opts.loginWithin,
 	}
 	return nil
 }
