@@ -86,11 +86,11 @@ func TestTLS(t *testing.T) {
 	host := strings.TrimPrefix(s.URL(), "tls://")
 	for name, f := range map[string]func() error{
 		"authorities of the system": func() error {
-			_, err := Dial(t.Context(), s.URL(), c, WithLog(quiet()))
+			_, err := tryDial(t, s.URL(), c)
 			return err
 		},
 		"another name": func() error {
-			_, err := Dial(t.Context(), s.URL(), c, WithLog(quiet()), WithTrust(Trust{CA: made.CA, ServerName: "other.example.com"}))
+			_, err := tryDial(t, s.URL(), c, WithTrust(Trust{CA: made.CA, ServerName: "other.example.com"}))
 			return err
 		},
 	} {
@@ -151,7 +151,7 @@ func TestTLSIsReadAgain(t *testing.T) {
 	s := start(t, o)
 	c := issue(t, s, guest("acme", run1))
 	as := func(name string) error {
-		nc, err := Dial(t.Context(), s.URL(), c, WithLog(quiet()), WithTrust(Trust{CA: made.CA, ServerName: name}))
+		nc, err := tryDial(t, s.URL(), c, WithTrust(Trust{CA: made.CA, ServerName: name}))
 		if err == nil {
 			nc.Close()
 		}
@@ -311,7 +311,11 @@ func TestWebSocket(t *testing.T) {
 		if origin != "" {
 			header.Set("Origin", origin)
 		}
-		nc, err := Dial(t.Context(), wsURL(s), with, WithLog(quiet()), WithNATS(nats.WebSocketConnectionHeaders(header)))
+		opts := []DialOption{WithLog(quiet()), WithNATS(nats.WebSocketConnectionHeaders(header))}
+		if want {
+			opts = append(opts, Persist())
+		}
+		nc, err := Dial(t.Context(), wsURL(s), with, opts...)
 		if (err == nil) != want {
 			t.Errorf("%q: %v", origin, err)
 		}
