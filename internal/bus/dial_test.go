@@ -40,7 +40,8 @@ func newCrowd(t *testing.T, s *Server, p pace, ttl time.Duration, renew func(Cre
 	for range many {
 		c.conns = append(c.conns, whileGood(t, ttl, func(ttl time.Duration) (*nats.Conn, error) {
 			cred := issue(t, s, Request{Kind: KindRunner, Name: "r", TTL: ttl})
-			opts := []DialOption{withPace(p), WithEnd(func(err error) { c.ends <- err }), WithLog(slog.New(slog.NewTextHandler(&c.log, nil))), WithTrust(s.Trust())}
+			opts := []DialOption{withPace(p), WithEnd(func(err error) { c.ends <- err }), WithLog(slog.New(slog.NewTextHandler(&c.log, nil))), WithTrust(s.Trust()),
+				WithNATS(nats.Timeout(time.Minute))} // a try that is given up would be one more than there have to be
 			if renew != nil {
 				opts = append(opts, WithRenewal(func(context.Context) (Credential, error) {
 					c.asked.Add(1)
@@ -85,8 +86,10 @@ func renewal(s *Server, ttl time.Duration) func(Credential) (Credential, error) 
 
 func TestExpiryOfManyRenewedInTime(t *testing.T) {
 	s := start(t, options(t))
-	c := newCrowd(t, s, patient, 6*time.Second, renewal(s, time.Hour))
-	end := time.Now().Add(7 * time.Second) // a JWT knows whole seconds
+	// They are renewed within six seconds or so: one in which nothing goes on is no more than half of that.
+	c := newCrowd(t, s, patient, 15*time.Second, renewal(s, time.Hour))
+	before := connections(t, s)
+	end := time.Now().Add(16 * time.Second) // a JWT knows whole seconds
 	until(t, func() error {
 		if time.Now().Before(end) {
 			return errors.New("not over yet")
@@ -95,11 +98,13 @@ func TestExpiryOfManyRenewedInTime(t *testing.T) {
 	})
 	c.working(t)
 	// They came anew one after the other before that, and were not all cut at once; a busy machine may be late for some.
-	if n := strings.Count(c.log.String(), nats.ErrAuthExpired.Error()); n > many/2 {
-		t.Errorf("%d of %d were cut", n, many)
+	late := strings.Count(c.log.String(), nats.ErrAuthExpired.Error())
+	if late > many/2 {
+		t.Errorf("%d of %d were cut", late, many)
 	}
-	if n := connections(t, s); n > 2*many {
-		t.Errorf("%d connections of %d clients", n, many)
+	// One that was cut while it was about to come anew comes twice.
+	if n := connections(t, s) - before; n > many+late {
+		t.Errorf("%d tries of %d clients", n, many)
 	}
 }
 
@@ -331,9 +336,7 @@ func TestNoBusThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
-	if _, err := Dial(ctx, l.Addr().String(), c, WithLog(quiet())); !errors.Is(err, ErrUnreachable) {
+	if _, err := Dial(t.Context(), l.Addr().String(), c, WithLog(quiet())); !errors.Is(err, ErrUnreachable) {
 		t.Fatal(err)
 	}
 	if _, err := Dial(t.Context(), l.Addr().String(), Credential{Name: "empty"}); !errors.Is(err, ErrCredential) {
