@@ -239,9 +239,10 @@ func TestGuestFloods(t *testing.T) {
 	}
 	<-done
 	control(t, s)
+	// A reader that stood still all the while was cut, and comes back: then what is said from now on arrives.
 	until(t, func() error {
 		if got.Load() == 0 {
-			return errors.New("nothing arrived")
+			return errors.Join(errors.New("nothing arrived"), nc.Publish("run."+run1+".up.x", []byte("x")))
 		}
 		return nil
 	})
