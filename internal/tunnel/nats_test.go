@@ -350,6 +350,10 @@ func TestSlowReaderStopsTheWriter(t *testing.T) {
 	n := startNATS(t)
 	near, far := natsPair(t, n, options{})
 	c, a := open(t, near, far)
+	// What a stream holds for its reader is written in any time, and nothing behind it.
+	if _, err := c.Write(make([]byte, streamWindow)); err != nil {
+		t.Fatal(err)
+	}
 	if err := c.SetWriteDeadline(time.Now().Add(300 * time.Millisecond)); err != nil {
 		t.Fatal(err)
 	}

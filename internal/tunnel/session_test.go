@@ -167,6 +167,10 @@ func TestUnreadStreamHoldsUpNoOther(t *testing.T) {
 	b := newMemBus()
 	near, far := pair(t, b, b, options{window: leastWindow})
 	idle, unread := open(t, near, far)
+	// What a stream holds for its reader is written in any time, and nothing behind it.
+	if _, err := idle.Write(make([]byte, streamWindow)); err != nil {
+		t.Fatal(err)
+	}
 	if err := idle.SetWriteDeadline(time.Now().Add(300 * time.Millisecond)); err != nil {
 		t.Fatal(err)
 	}
@@ -283,6 +287,7 @@ func TestEndOfSessionIsNoEOF(t *testing.T) {
 	if err := far.Err(); !errors.Is(err, ErrPeerClosed) {
 		t.Fatal(err)
 	}
+	<-near.Done() // for which Close waits for a few seconds only
 	if err := near.Err(); !errors.Is(err, ErrClosed) {
 		t.Fatal(err)
 	}
