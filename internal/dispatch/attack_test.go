@@ -200,7 +200,7 @@ func TestWhatAGuestSaysDoesNotGrow(t *testing.T) {
 			for range saidAtOnce {
 				v.hear("acme", &nats.Msg{Subject: "run." + id + ".up.x", Data: []byte(data)})
 			}
-			if err := w.nc.Flush(); err != nil {
+			if err := w.nc.FlushTimeout(time.Minute); err != nil {
 				t.Fatal(err)
 			}
 			for {

@@ -20,6 +20,7 @@ func TestStreamsOfACluster(t *testing.T) {
 	}{{1, 1}, {3, 3}} {
 		t.Run(fmt.Sprint(c.servers), func(t *testing.T) {
 			var ports []int
+			var listening []net.Listener
 			var routes []*url.URL // each knows all, or they would not know how many they are
 			// At an address of this process, where no other test takes a port that was free a moment ago.
 			host := fmt.Sprintf("127.%d.%d.1", 1+os.Getpid()>>8&0x7f, os.Getpid()&0xff)
@@ -30,6 +31,9 @@ func TestStreamsOfACluster(t *testing.T) {
 				}
 				ports = append(ports, l.Addr().(*net.TCPAddr).Port)
 				routes = append(routes, &url.URL{Scheme: "nats", Host: l.Addr().String()})
+				listening = append(listening, l)
+			}
+			for _, l := range listening { // not before all have theirs, or two could have the same
 				if err := l.Close(); err != nil {
 					t.Fatal(err)
 				}
