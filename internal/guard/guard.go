@@ -84,6 +84,8 @@ type Server struct {
 	active  atomic.Int64 // requests at work
 	closing context.Context
 	close   context.CancelCauseFunc
+	// wordTime is the constant, but in tests that want to hear the word.
+	wordTime time.Duration
 
 	mu    sync.Mutex
 	fresh map[net.Conn]struct{} // connected, and nothing asked yet
@@ -94,7 +96,7 @@ type Server struct {
 
 // New makes a server. It serves nothing yet.
 func New(next http.Handler, opts Options) *Server {
-	s := &Server{opts: opts.filled(), next: next, fresh: map[net.Conn]struct{}{}, wire: newWire()}
+	s := &Server{opts: opts.filled(), next: next, fresh: map[net.Conn]struct{}{}, wire: newWire(), wordTime: wordTime}
 	s.closing, s.close = context.WithCancelCause(context.Background())
 	s.http = &http.Server{
 		Handler:           http.HandlerFunc(s.serve),
@@ -132,7 +134,7 @@ func (s *Server) Serve(l *Listener) error {
 func (s *Server) ServeConn(ctx context.Context, c net.Conn, door *Door) {
 	admitted := s.admit(c, door, nil)
 	if admitted == nil {
-		turnAway(c)
+		s.turnAway(c)
 		return
 	}
 	s.startWire.Do(func() {

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"ravi/internal/leaktest"
 )
@@ -41,6 +42,7 @@ func serve(t *testing.T, l *Listener, h http.HandlerFunc, opts Options) *Server 
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
 	s := New(h, opts)
+	s.wordTime = time.Minute // a test may be slow to say, or to read, that there is no room
 	over := make(chan error, 1)
 	go func() { over <- s.Serve(l) }()
 	t.Cleanup(func() {

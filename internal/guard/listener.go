@@ -76,7 +76,7 @@ func (a *admitting) Accept() (net.Conn, error) {
 		case admitted == nil && a.tls != nil:
 			c.Close() // to say why would need the handshake
 		case admitted == nil:
-			turnAway(c)
+			a.server.turnAway(c)
 		case a.tls != nil:
 			return tls.Server(admitted, a.tls), nil
 		default:
@@ -131,10 +131,13 @@ func (s *Server) admit(c net.Conn, door *Door, peer *Peer) *conn {
 
 const full = `{"error":{"code":"` + CodeUnavailable + `","message":"too many connections","hint":"try again in a few seconds"}}` + "\n"
 
-// turnAway says that there is no room, without waiting for what the client has to say or for it to listen.
-func turnAway(c net.Conn) {
+// wordTime is how long it may take to say that there is no room: meanwhile nobody else is let in.
+const wordTime = 100 * time.Millisecond
+
+// turnAway says that there is no room, without waiting for what the client has to say, and not long for it to listen.
+func (s *Server) turnAway(c net.Conn) {
 	defer c.Close()
-	if err := c.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+	if err := c.SetWriteDeadline(time.Now().Add(s.wordTime)); err != nil {
 		return
 	}
 	// Who does not get it sees the connection closed.

@@ -224,6 +224,7 @@ func TestServeConn(t *testing.T) {
 		c := ConnOf(r.Context())
 		fmt.Fprint(w, c.Door == door, c.Peer == nil, c.Peer.SameWorld())
 	}), Options{})
+	s.wordTime = time.Minute // what is written to a pipe waits for who reads
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	connect := func() (net.Conn, chan struct{}) {
