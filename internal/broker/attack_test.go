@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httputil"
 	"net/url"
 	"runtime"
 	"strings"
@@ -136,14 +137,7 @@ func TestHugeBodies(t *testing.T) {
 		w := newWorld(t, nil, nil)
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		r := w.request("POST", "/anthropic/v1/messages", "")
-		r.Body, r.ContentLength = io.NopCloser(&endless{100 << 20}), length
-		if length == MaxBody+1 {
-			r.Body = io.NopCloser(&endless{MaxBody + 1})
-		}
-		r.Header.Set("Content-Type", "application/json")
-		r.Header.Set("Expect", "100-continue")
-		got := w.do(r)
+		got := w.huge(length)
 		runtime.ReadMemStats(&after)
 		if got.status != 413 || len(w.came()) != 0 {
 			t.Errorf("%d %s", got.status, got.body)
@@ -153,6 +147,36 @@ func TestHugeBodies(t *testing.T) {
 			t.Errorf("%d bytes were taken for a body of %d", grown, length)
 		}
 	}
+}
+
+// huge sends a body of blanks with a length, or 100 MB in chunks without one, and reads the answer, which comes before all
+// was sent: for net/http's client it would be a matter of chance whether that is an answer or a connection that broke.
+func (w *world) huge(length int64) reply {
+	w.t.Helper()
+	c, err := net.Dial("tcp", w.addr)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	how, body, size := fmt.Sprint("Content-Length: ", length), io.Writer(c), length
+	if length < 0 {
+		how, body, size = "Transfer-Encoding: chunked", httputil.NewChunkedWriter(c), 100<<20
+	}
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		text := strings.NewReplacer("HOST", w.addr, "TOKEN", w.token).Replace(head("X-Api-Key: TOKEN", how))
+		if _, err := io.WriteString(c, text); err == nil {
+			_, _ = io.Copy(body, &endless{int(size)}) // nobody has to take all of it
+		}
+	}()
+	defer func() { c.Close(); <-sent }()
+	res, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	return reply{res.StatusCode, res.Header, string(b), err}
 }
 
 // A body of very many values is refused, in the dialect's own form.

@@ -219,10 +219,10 @@ func TestSilence(t *testing.T) {
 	for _, first := range []bool{true, false} {
 		for call, s := range streams {
 			t.Run(fmt.Sprint(first, call), func(t *testing.T) {
-				var reached atomic.Bool
-				ask := func(firstByte time.Duration) (*world, reply) {
-					w := newWorld(t, func(out http.ResponseWriter, r *http.Request) {
-						reached.Store(true)
+				ask := func(firstByte time.Duration) (w *world, got reply, reached bool) {
+					var came atomic.Bool
+					w = newWorld(t, func(out http.ResponseWriter, r *http.Request) {
+						came.Store(true)
 						if !first {
 							sse(out, s.first)
 						}
@@ -233,12 +233,13 @@ func TestSilence(t *testing.T) {
 							o.FirstByte, o.Idle = firstByte, time.Minute
 						}
 					})
-					return w, w.post(s.path, s.body)
+					got = w.post(s.path, s.body)
+					return w, got, came.Load()
 				}
-				w, got := ask(20 * time.Millisecond)
+				w, got, reached := ask(20 * time.Millisecond)
 				// What did not get as far as the provider is not counted: then the time was too short for what is looked at here.
-				for longer := 200 * time.Millisecond; !reached.Load() && longer < time.Minute; longer *= 4 {
-					w, got = ask(longer)
+				for longer := 200 * time.Millisecond; !reached && longer < time.Minute; longer *= 4 {
+					w, got, reached = ask(longer)
 				}
 				if first {
 					if message := errorOf(t, got, dialectOf(call)); got.status != 504 || !strings.Contains(message, "too long to begin") {
