@@ -15,6 +15,7 @@ import (
 	"net/textproto"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -63,6 +64,7 @@ type world struct {
 	listen net.Listener
 	events chan Event
 	dialed func() int
+	guests atomic.Int64   // connections that clients made
 	roots  *x509.CertPool // what the guest trusts
 }
 
@@ -167,6 +169,7 @@ func (w *world) client(h2 bool) *http.Client {
 	protocols.SetHTTP2(h2)
 	tr := &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			w.guests.Add(1)
 			var d net.Dialer
 			return d.DialContext(ctx, "tcp", w.listen.Addr().String())
 		},

@@ -56,8 +56,9 @@ func TestPassesAsItIs(t *testing.T) {
 				t.Errorf("%+v", e)
 			}
 		}
-		if w.dialed() != 1 {
-			t.Errorf("%d connections for one of the guest's", w.dialed())
+		// The client may have made another one where it was slow to see that the first is free.
+		if n := w.guests.Load(); int64(w.dialed()) > n || n == 0 {
+			t.Errorf("%d connections for %d of the guest's", w.dialed(), n)
 		}
 	})
 }
