@@ -173,6 +173,7 @@ func TestPatchIsLetGo(t *testing.T) {
 	o := onHost(t, `saved() { n=0; while ! ls "$RUNS"/*/$1 >/dev/null 2>&1; do n=$((n+1)); [ $n -lt 1200 ] || exit 9; sleep 0.1; done; }
 		echo two >>a; saved changes.patch
 		echo '`+value+`' >b; saved changes.patch.held
+		n=0; while [ -e "$RUNS"/*/changes.patch ]; do n=$((n+1)); [ $n -lt 1200 ] || break; sleep 0.1; done # which goes a moment later
 		ls "$RUNS"/*; rm b`)
 	o.SaveEvery = 100 * time.Millisecond
 	o.Env = map[string]string{"RUNS": filepath.Join(o.Home, "runs")}
