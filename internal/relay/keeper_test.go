@@ -215,10 +215,11 @@ func TestRelayIsConfined(t *testing.T) {
 		if all, err = filepath.Glob("/proc/[0-9]*/status"); err != nil {
 			t.Fatal(err)
 		}
-		// It is listed before it is what it is to be, and a listing can miss who comes meanwhile.
+		// It is listed before it is what it is to be, of which the filter is the last, and a listing can miss who comes meanwhile.
 		if slices.ContainsFunc(all, func(p string) bool {
 			b, err := os.ReadFile(p)
-			return err == nil && strings.Contains(string(b), "\nPPid:\t"+strconv.Itoa(h.PID())+"\n") && strings.Contains(string(b), "\t1899999999\t")
+			return err == nil && strings.Contains(string(b), "\nPPid:\t"+strconv.Itoa(h.PID())+"\n") && strings.Contains(string(b), "\t1899999999\t") &&
+				strings.Contains(string(b), "\nSeccomp:\t2\n")
 		}) || time.Now().After(deadline) {
 			break
 		}
