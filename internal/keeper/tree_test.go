@@ -85,7 +85,7 @@ func TestATreeIsWhatIsMarkedAndWhatDescends(t *testing.T) {
 		t.Errorf("a process that only has the number was signalled (%v)", err)
 	}
 
-	if err := (&tree{id: id}).end(time.Now().Add(20 * time.Second)); err != nil {
+	if err := (&tree{id: id}).end(time.Now().Add(2 * time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range got {
@@ -103,7 +103,7 @@ func TestATreeIsWhatIsMarkedAndWhatDescends(t *testing.T) {
 func TestATreeThatForksAllTheTimeEnds(t *testing.T) {
 	const id = "sbxtreetest2"
 	started(t, "f() { (sleep 0.01; f) & }; f; f; f; echo ready; sleep 60", MarkName+"="+id)
-	if err := (&tree{id: id}).end(time.Now().Add(30 * time.Second)); err != nil {
+	if err := (&tree{id: id}).end(time.Now().Add(2 * time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	if left, err := (&tree{id: id}).members(); err != nil || len(left) > 0 {
