@@ -16,12 +16,18 @@ import (
 
 	"ravi/internal/guestapi"
 	"ravi/internal/guestapi/process"
+	"ravi/internal/porttest"
 )
 
 // listenOn serves each connection to a free port of an address of loopback.
 func listenOn(t *testing.T, host string, serve func(*net.TCPConn)) (port int) {
 	t.Helper()
-	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+	return listenOnPort(t, host, 0, serve)
+}
+
+func listenOnPort(t *testing.T, host string, port int, serve func(*net.TCPConn)) int {
+	t.Helper()
+	l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,8 +127,8 @@ func TestPort(t *testing.T) {
 
 func TestPortRefused(t *testing.T) {
 	g := startGuest(t, Options{})
-	// Not even another address of the same machine is connected to.
-	elsewhere := listenOn(t, "127.0.0.2", func(c *net.TCPConn) { _, _ = io.WriteString(c, "reached") })
+	// Not even another address of the same machine is connected to. At the port nobody else listens, nor comes to.
+	elsewhere := listenOnPort(t, "127.0.0.2", porttest.Free(t), func(c *net.TCPConn) { _, _ = io.WriteString(c, "reached") })
 	for port, status := range map[string]int{
 		"": 400, "0": 400, "65536": 400, "-1": 400, "80x": 400, "127.0.0.2:80": 400, "1e3": 400,
 		strconv.Itoa(elsewhere): 404, fmt.Sprintf("%d&host=127.0.0.2", elsewhere): 404, fmt.Sprintf("%d&addr=127.0.0.2", elsewhere): 404,
