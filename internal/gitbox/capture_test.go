@@ -101,7 +101,7 @@ func TestAgentsLeftovers(t *testing.T) {
 		"gc":               func(t *testing.T, s *sandbox) { s.commit("x"); s.git("gc", "-q", "--prune=now", "--aggressive") },
 		"assume unchanged": func(t *testing.T, s *sandbox) { s.git("update-index", "--assume-unchanged", "a") },
 		"pipe as ignore file": func(t *testing.T, s *sandbox) {
-			must(t, os.Mkdir(s.path("p"), 0o755))
+			must(t, os.MkdirAll(s.path("p"), 0o755))
 			must(t, syscall.Mkfifo(s.path("p/.gitignore"), 0o644))
 		},
 		"wrong encoding": func(t *testing.T, s *sandbox) {
@@ -118,9 +118,16 @@ func TestAgentsLeftovers(t *testing.T) {
 			var out bytes.Buffer
 			var limits Limits
 			if strings.HasPrefix(name, "pipe") {
-				limits.List = 10 * time.Second // the first listing takes all of it, and a loaded machine as much as it may for the second
+				limits.List = 6 * time.Second // the first listing takes all of it
 			}
 			c, err := base.Capture(t.Context(), s.g, s.l, CaptureOptions{Limits: limits}, &out)
+			for errors.Is(err, errSlow) && limits.List != 0 && limits.List < 2*time.Minute {
+				// The second listing, which nothing holds up, took that long as well: it is a loaded machine.
+				limits.List *= 5
+				out.Reset()
+				f(t, s)
+				c, err = base.Capture(t.Context(), s.g, s.l, CaptureOptions{Limits: limits}, &out)
+			}
 			must(t, err)
 			file := t.TempDir() + "/p"
 			write(t, file, out.String())
