@@ -226,8 +226,8 @@ func TestTakeOver(t *testing.T) {
 		t.Errorf("its later output has %d bytes, want %d", out.Len(), len(want))
 	}
 	if network {
-		// An owner is awaited for ten seconds.
-		if got := <-unserved; got != "the second<nil>" && took < 10*time.Second {
+		// An owner is awaited for ten seconds, and has told of its services a moment after it was attached.
+		if got := <-unserved; got != "the second<nil>" && took < 5*time.Second {
 			t.Errorf("asked of the service before there was an owner, for %v: %q", took, got)
 		}
 		placeholder := says(t, sb, "echo $TOKEN")
