@@ -60,26 +60,25 @@ const (
 	Unreachable Outcome = "unreachable"
 )
 
-const (
-	dialTime = 5 * time.Second // within one machine
-	natsTime = time.Second     // for what may be NATS
-	mostSaid = 64 << 10
-)
+const mostSaid = 64 << 10
 
-// bannerTime is for what may never say the first word. Tests, which do not know how long they take, make it longer.
-var bannerTime = 300 * time.Millisecond
+// Tests, which do not know how long they take, make these others.
+var (
+	dialTime   = 5 * time.Second        // within one machine
+	bannerTime = 300 * time.Millisecond // for what may never say the first word
+	natsTime   = time.Second            // for what may be NATS in TLS
+	firstTime  = 5 * time.Second        // for a server of NATS to say the first word, which it does but for TLS first
+	otherTime  = 3 * time.Second        // for all that is said with who speaks none of what is known
+)
 
 // speakTime is how long a connection is spoken over. A server of ours may have much else to do; who speaks none of what is
 // known is not waited for so long.
 func speakTime(speaks Protocol) time.Duration {
 	if speaks == Other {
-		return 3 * time.Second
+		return otherTime
 	}
 	return 15 * time.Second
 }
-
-// firstTime is for a server of NATS to say the first word, which it does but for TLS first.
-const firstTime = 5 * time.Second
 
 // seen is what dialling showed.
 type seen struct {
