@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/creack/pty"
-	"go.uber.org/goleak"
 
 	"ravi/internal/command"
+	"ravi/internal/leaktest"
 )
 
 // steps runs a fixed story through a progress whose clock moves a second at every look.
@@ -33,7 +33,7 @@ func steps(p *progress, end error) {
 }
 
 func TestProgressPlain(t *testing.T) {
-	defer goleak.VerifyNone(t)
+	defer leaktest.None(t)
 	var out, err bytes.Buffer
 	steps(newProgress(&command.Env{Stdout: &out, Stderr: &err}), errors.New("ended"))
 	want := "done: first 1.0 s\n" +
@@ -48,7 +48,7 @@ func TestProgressPlain(t *testing.T) {
 }
 
 func TestProgressQuiet(t *testing.T) {
-	defer goleak.VerifyNone(t)
+	defer leaktest.None(t)
 	var out, err bytes.Buffer
 	steps(newProgress(&command.Env{Stdout: &out, Stderr: &err, Quiet: true, StderrTerminal: true, StdoutTerminal: true}), nil)
 	if err.String() != "warning\n" || out.String() != "from the command" {
@@ -58,7 +58,7 @@ func TestProgressQuiet(t *testing.T) {
 
 // On a terminal every line that stays is one of ours or of the command, whole, however the two mix.
 func TestProgressTerminal(t *testing.T) {
-	defer goleak.VerifyNone(t)
+	defer leaktest.None(t)
 	t.Setenv("NO_COLOR", "1")
 	var screen bytes.Buffer
 	steps(newProgress(&command.Env{Stdout: &screen, Stderr: &screen, StderrTerminal: true, StdoutTerminal: true}), nil)

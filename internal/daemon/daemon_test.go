@@ -17,16 +17,16 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"ravi/internal/guard"
+	"ravi/internal/leaktest"
 	"ravi/internal/porttest"
 	"ravi/internal/procid"
 	"ravi/internal/store"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // home is a home as config makes it.
 func home(t *testing.T) string {
