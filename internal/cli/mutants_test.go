@@ -542,7 +542,8 @@ func TestWhichKeysAreListed(t *testing.T) {
 func TestTasksOfRunsHoldNoSecret(t *testing.T) {
 	w := newWorld(t)
 	w.table = newTable(program())
-	t.Setenv(orderEnv, filepath.Join(t.TempDir(), "order"))
+	told := filepath.Join(t.TempDir(), "order")
+	t.Setenv(orderEnv, told)
 	st := must[*secret.Store](t)(secret.Open(w.home))
 	if _, err := st.Set(t.Context(), "TOKEN", secret.Change{Hosts: []string{"api.example.com"}, Source: &secret.Source{Value: secret.NewValue("hidden-value-1234")}}); err != nil {
 		t.Fatal(err)
@@ -551,6 +552,7 @@ func TestTasksOfRunsHoldNoSecret(t *testing.T) {
 	repository(t, dir)
 	w.refuse(access.AsOperator(), "runs.create", `{"repo": "`+dir+`", "command": ["echo", "hidden-value-1234"]}`, command.CodeUsage, "holds the value of a secret")
 	w.allow(access.AsOperator(), "runs.create", `{"repo": "`+dir+`", "command": ["true"], "task": "use hidden-value-1234"}`)
+	eventually(t, func() bool { _, err := os.Stat(told); return err == nil }) // what writes it is done before its folder goes
 	for _, r := range must[[]store.Run](t)(w.store.ListRuns(t.Context(), store.RunFilter{})) {
 		if strings.Contains(r.Task, "hidden") {
 			t.Errorf("the record says %q", r.Task)
