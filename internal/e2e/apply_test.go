@@ -7,6 +7,14 @@ import (
 
 const edit = `sed -i 's/^two$/TWO/' a; echo new >new; git mv dir/b dir/c`
 
+// heldBack has a command wait, once it has said so, for its release.
+const heldBack = `echo ready; while [ ! -e /tmp/go ]; do sleep 0.05; done; `
+
+func (s *started) release() {
+	s.w.t.Helper()
+	s.w.ravi("sandbox", "exec", s.id(), "--", "touch", "/tmp/go").want(0)
+}
+
 func TestApply(t *testing.T) {
 	t.Run("clean", func(t *testing.T) {
 		w, r := newWorld(t), plain(t)
@@ -24,10 +32,11 @@ func TestApply(t *testing.T) {
 	})
 	t.Run("moved on", func(t *testing.T) {
 		w, r := newWorld(t), plain(t)
-		s := w.start(r, "--apply", "--", "sh", "-c", "echo ready; sleep 5; "+edit)
+		s := w.start(r, "--apply", "--", "sh", "-c", heldBack+edit)
 		s.until("ready")
 		r.write("a", "zero\none\ntwo\nthree\n")
 		r.write("mine", "mine\n")
+		s.release()
 		s.wait().want(0).says("merged")
 		if r.read("a") != "zero\none\nTWO\nthree\n" || r.read("mine") != "mine\n" || r.read("new") != "new\n" {
 			t.Errorf("merged to %q", r.read("a"))
@@ -35,10 +44,11 @@ func TestApply(t *testing.T) {
 	})
 	t.Run("conflict", func(t *testing.T) {
 		w, r := newWorld(t), plain(t)
-		s := w.start(r, "--apply", "--", "sh", "-c", "echo ready; sleep 5; "+edit)
+		s := w.start(r, "--apply", "--", "sh", "-c", heldBack+edit)
 		s.until("ready")
 		r.write("a", "one\nzwei\nthree\n")
 		before := snapshot(t, r.dir)
+		s.release()
 		res := s.wait().want(125).says("conflict", "a")
 		if snapshot(t, r.dir) != before {
 			t.Error("something was written")

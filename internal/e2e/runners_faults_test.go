@@ -75,9 +75,9 @@ func TestALongCutEndsTheTry(t *testing.T) {
 		t.Fatalf("it has the sandboxes %v", boxes)
 	}
 	two := l.runner("two")
+	l.worked(r, "echo elsewhere; echo more >> new") // the next try
 	one.at.cable("down")
 	cut := time.Now()
-	l.worked(r, "echo elsewhere; echo more >> new")
 	one.empty(boxes...) // by itself: nobody reaches it
 	got := l.over()[0]
 	if got.Status != store.WorkDone || got.Runner != "two" || got.Tries != 1 || got.RunID == w.RunID {
@@ -169,8 +169,8 @@ func TestTheBusRestartsInMidStream(t *testing.T) {
 	one := l.runner("one")
 	// So slow that it is on its way for a while.
 	must(t, tool("tc", "-n", l.at.name, "qdisc", "add", "dev", one.at.plug, "root", "tbf", "rate", "40mbit", "burst", "64kb", "latency", "400ms"))
-	l.send("main", "add it up")
 	at := one.at.received()
+	l.send("main", "add it up")
 	inTime(t, "the transfer", func() bool { return one.at.received() > at+10<<20 })
 	l.ravi("daemon", "restart").want(0)
 	inTime(t, "the transfer after that", func() bool { return one.at.received() > at+25<<20 })

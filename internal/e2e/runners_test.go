@@ -32,9 +32,9 @@ func TestARunnerElsewhereAndItsDeath(t *testing.T) {
 	if w.Runner != "one" || len(boxes) != 1 {
 		t.Fatalf("%+v, with the sandboxes %v", w, boxes)
 	}
+	l.worked(r, "echo done elsewhere; echo more >> new") // the next try
 	one.kill()
 	one.empty(boxes...) // by their keepers
-	l.worked(r, "echo done elsewhere; echo more >> new")
 	all := l.over()
 	if got := all[1]; got.Status != store.WorkDone || got.Runner != "two" || got.Tries != 1 || got.RunID == w.RunID {
 		t.Errorf("%+v", got)
@@ -54,11 +54,12 @@ func TestARunnerElsewhereAndItsDeath(t *testing.T) {
 func TestARunnerDrains(t *testing.T) {
 	t.Parallel()
 	l, r := newLAN(t, nil), plain(t)
-	l.withWorker("anna", r, "--", "sh", "-c", "echo begun; sleep 8; echo over")
+	l.withWorker("anna", r, "--", "sh", "-c", "echo begun; sleep 20; echo over")
 	one := l.runner("one")
 	l.send("main", "first")
 	l.says("begun")
-	one.term()
+	one.term() // while it works
+	l.worked(r, "echo over")
 	eventually(t, "word at home that it takes nothing new", func() bool {
 		all, err := l.st.ListRunners(t.Context())
 		must(t, err)
