@@ -14,8 +14,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"ravi/internal/memtest"
+	"ravi/internal/modeltest"
 )
 
 // before stands before a provider, and does something when it is first told a word, before that is answered.
@@ -46,6 +48,13 @@ func before(t *testing.T, provider, word string, do func()) (address string) {
 		}
 	})
 	return s.URL
+}
+
+// untilAsked waits until a provider was asked so often.
+func untilAsked(s *modeltest.Server, n int) {
+	for end := time.Now().Add(4 * time.Minute); len(s.Requests()) < n && time.Now().Before(end); {
+		time.Sleep(20 * time.Millisecond)
+	}
 }
 
 // keyless looks at the memory of all processes of the sandbox of the run that goes on: none holds the provider's key, while

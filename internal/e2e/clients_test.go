@@ -95,8 +95,8 @@ https.get(url, r => r.on("data", d => process.stdout.write(d)));
 	script := try + fmt.Sprintf(`S=%s G=%s R=%s H=%s
 for x in unary fails many up both; do try grpc-$x "/usr/bin/python3 client.py $x example.test:$G"; done
 try recovery 'cat /proc/sys/net/ipv4/tcp_recovery'
-try refused-upload 'curl -sS -m 60 -o /tmp/said -w "%%{http_code} %%{size_upload}" -H "Expect: 100-continue" -T go.txt https://example.test:$R/refused --http1.1'
-try upload 'curl -sS -m 60 -o /tmp/said -w "%%{http_code} %%{size_upload}" -H "Expect: 100-continue" -T go.txt https://example.test:$R/taken --http1.1'
+try refused-upload 'curl -sS -m 60 -o /tmp/said -w "%%{http_code} %%{size_upload}" --expect100-timeout 60 -H "Expect: 100-continue" -T go.txt https://example.test:$R/refused --http1.1'
+try upload 'curl -sS -m 60 -o /tmp/said -w "%%{http_code} %%{size_upload}" --expect100-timeout 60 -H "Expect: 100-continue" -T go.txt https://example.test:$R/taken --http1.1'
 try half-close '/usr/bin/python3 half.py $H'
 try node 'node fetch.mjs https://example.test:$S/node'
 try wget 'wget -qO- https://example.test:$S/wget'

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"ravi/internal/modeltest"
 )
@@ -34,11 +33,7 @@ func TestLoopSubagentBomb(t *testing.T) {
 		}}},
 	})
 	// No sub-agent is done, and gives its place away, before all were asked for.
-	url = before(t, url, "You are a sub-agent", func() {
-		for end := time.Now().Add(4 * time.Minute); len(model.Requests()) < 2 && time.Now().Before(end); {
-			time.Sleep(20 * time.Millisecond)
-		}
-	})
+	url = before(t, url, "You are a sub-agent", func() { untilAsked(model, 2) })
 	w.env = []string{c.key + "=" + canary, c.base + "=" + url}
 	run := w.run(plain(t), c.args("spawn", "--connect", "read")...).want(0)
 	inside, outside, reports := 0, 0, 0

@@ -51,14 +51,14 @@ func TestLoopOutlivesTheDaemon(t *testing.T) {
 	}
 	url, model := providerOf(t, c.header, modeltest.Script{
 		Turns: []modeltest.Turn{
-			{modeltest.Text("First."), modeltest.Call("exec", object{"command": held(1)})},
+			{modeltest.Text("First."), modeltest.Call("exec", object{"command": held(1), "timeout": 600})},
 			{modeltest.Call("exec", object{"command": "git push --force || echo 2 >>done.txt"})},
 			{modeltest.Call("spawn", object{"task": "look at it"})},
 			{modeltest.Text("I wait.")},
 		},
 		Then: []modeltest.Script{{Turns: []modeltest.Turn{{modeltest.Call("finish", object{"summary": "All is well."})}}}},
 		Others: map[string]modeltest.Script{"You are a sub-agent": {Turns: []modeltest.Turn{
-			{modeltest.Call("exec", object{"command": held(3)})}, {modeltest.Call("exec", object{"command": "git push --force || true"})}, {modeltest.Text("It is the fourth.")}}}},
+			{modeltest.Call("exec", object{"command": held(3), "timeout": 600})}, {modeltest.Call("exec", object{"command": "git push --force || true"})}, {modeltest.Text("It is the fourth.")}}}},
 	})
 	asked, answer := make(chan struct{}), make(chan struct{})
 	url = before(t, url, "held 1", func() { close(asked); <-answer })
@@ -168,7 +168,7 @@ func TestLoopDoesNotJudgeItself(t *testing.T) {
 		curl -s -H "Authorization: Bearer $RAVI_CONTEXT_KEY" -H 'Content-Type: application/json' -d "{\"id\": \"$id\"}" "$RAVI_GATEWAY_URL/api/v1/approvals/grant"`)
 	r.commit("judge")
 	url, model := provider(t, c.header,
-		modeltest.Turn{modeltest.Call("exec", object{"command": "git push --force '\x1b]0;owned\x07' || echo pushed >pushed.txt"}), modeltest.Call("exec", object{"command": "sh judge.sh"})},
+		modeltest.Turn{modeltest.Call("exec", object{"command": "git push --force '\x1b]0;owned\x07' || echo pushed >pushed.txt"}), modeltest.Call("exec", object{"command": "sh judge.sh", "timeout": 600})},
 		modeltest.Turn{modeltest.Call("finish", object{"summary": "done"})})
 	w.env = []string{c.key + "=" + canary, c.base + "=" + url}
 	w.run(r, c.args("judge", "--connect", "write=approvals")...).want(2).says("no group that a run can write to")
@@ -202,7 +202,7 @@ func TestLoopOfAKeyHasItsRoom(t *testing.T) {
 	url, model := providerOf(t, c.header, modeltest.Script{
 		Turns:  []modeltest.Turn{{spawn, spawn, spawn}, {modeltest.Text("I wait.")}},
 		Then:   []modeltest.Script{{Turns: []modeltest.Turn{{modeltest.Text("I wait on.")}}}},
-		Others: map[string]modeltest.Script{"You are a sub-agent": {Turns: []modeltest.Turn{{modeltest.Call("exec", object{"command": "touch /tmp/held; while [ ! -e /tmp/go ]; do sleep 0.05; done"})}}}},
+		Others: map[string]modeltest.Script{"You are a sub-agent": {Turns: []modeltest.Turn{{modeltest.Call("exec", object{"command": "touch /tmp/held; while [ ! -e /tmp/go ]; do sleep 0.05; done", "timeout": 600})}}}},
 	})
 	w.env = []string{c.key + "=" + canary, c.base + "=" + url}
 	w.mayLoop("two", r, "--program", "loop", "--model", "*/*", "--sandboxes", "2")

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -99,7 +100,7 @@ func TestAStolenRunnerCredential(t *testing.T) {
 	for _, s := range says {
 		must(t, nc.PublishRequest(s, "run."+w.RunID+".event", []byte(`{"leaving":true}`)))
 	}
-	must(t, nc.Flush())
+	must(t, nc.FlushTimeout(time.Minute))
 	l.send("other", "slithy toves")
 	eventually(t, "a run that the thief hears of", func() bool { return len(own.all()) > 20 })
 	all := l.over()
@@ -245,7 +246,7 @@ func TestNothingSecretIsOnTheBus(t *testing.T) {
 			_, err := nc.Subscribe(s, control.take)
 			must(t, err)
 		}
-		must(t, nc.Flush())
+		must(t, nc.FlushTimeout(time.Minute))
 		client = l.hears(l.program("inside", "acme", "run.>"), "run.>")
 	})
 	run := w.end()

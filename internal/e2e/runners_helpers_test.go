@@ -287,7 +287,7 @@ func (l *lan) hears(file, subject string) *heard {
 	h := &heard{}
 	_, err = nc.Subscribe(subject, h.take)
 	must(l.t, err)
-	must(l.t, nc.Flush())
+	must(l.t, nc.FlushTimeout(time.Minute))
 	return h
 }
 

@@ -349,7 +349,7 @@ func TestSandboxesOutliveTheirDaemon(t *testing.T) {
 	first := w.inspected(id).Owner.PID
 	for _, end := range []string{"killed", "stopped"} {
 		if end == "killed" {
-			must(t, syscall.Kill(w.daemonPID(), syscall.SIGKILL))
+			w.endDaemon()
 		} else {
 			w.ravi("daemon", "stop", "--keep-sandboxes").want(0)
 		}
