@@ -47,6 +47,8 @@ var (
 	ErrRefused = errors.New("the bus refused the credential")
 	// ErrUnreachable says that nothing answers as a bus.
 	ErrUnreachable = errors.New("the bus cannot be reached")
+	// ErrNotBus says that what answers is no NATS server.
+	ErrNotBus = errors.New("it is no NATS server")
 	// ErrExternal says that an existing server which is not ours cannot do this: accounts for clients, and revoking.
 	ErrExternal = errors.New("an external bus cannot do this")
 	// ErrFull says that no more can be stored: the limit or the disk.

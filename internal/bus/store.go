@@ -2,16 +2,11 @@ package bus
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 )
 
 const (
@@ -122,33 +117,4 @@ func diskFree(dir string) (free, least uint64, err error) {
 		return 0, 0, fmt.Errorf("cannot see how much space there is: %w", err)
 	}
 	return fs.Bavail * uint64(fs.Bsize), min(reserve, fs.Blocks*uint64(fs.Bsize)/20), nil
-}
-
-// The numbers of JetStream's errors that say that there is no space.
-var fullCodes = map[jetstream.ErrorCode]bool{
-	10002: true, // resource limits exceeded for account
-	10023: true, // insufficient resources
-	10047: true, // insufficient storage resources available
-}
-
-// StoreError says what an error of a stream means, for people: a full one is ErrFull. Others are returned as they are.
-func StoreError(err error) error {
-	var api *jetstream.APIError
-	var old *nats.APIError
-	full := errors.Is(err, syscall.ENOSPC)
-	said := func(code jetstream.ErrorCode, text string) bool {
-		return fullCodes[code] || strings.Contains(text, syscall.ENOSPC.Error()) || strings.Contains(text, "maximum bytes exceeded") ||
-			strings.Contains(text, "maximum messages exceeded")
-	}
-	switch {
-	case errors.As(err, &api):
-		full = full || said(api.ErrorCode, api.Description)
-	case errors.As(err, &old):
-		full = full || said(jetstream.ErrorCode(old.ErrorCode), old.Description)
-	}
-	if !full {
-		return err
-	}
-	return refuse(errors.Join(ErrFull, err), "free space on the disk of "+filepath.Join("<home>", "bus")+", or raise bus.max_store_mb",
-		"the bus can store no more: %s", err)
 }

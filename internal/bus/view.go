@@ -1,17 +1,11 @@
 package bus
 
 import (
-	"bufio"
-	"context"
 	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -77,40 +71,4 @@ func (s *Server) View() (View, error) {
 		v.CertNames = append(v.CertNames, ip.String())
 	}
 	return v, nil
-}
-
-// Answer is what a NATS server says to whoever connects, before it knows who that is.
-type Answer struct {
-	ID           string `json:"server_id"`
-	Version      string `json:"version"`
-	AuthRequired bool   `json:"auth_required"`
-	TLSRequired  bool   `json:"tls_required"`
-}
-
-// ErrNotBus says that what answers is no NATS server.
-var ErrNotBus = errors.New("it is no NATS server")
-
-// Probe connects to an address, and reads what a NATS server says at once. It sends nothing. Who is refused has the error of
-// the dial, and ErrNotBus is something else that answers.
-func Probe(ctx context.Context, addr netip.AddrPort) (Answer, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr.String())
-	if err != nil {
-		return Answer{}, err
-	}
-	defer conn.Close()
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	defer stop()
-	line, err := bufio.NewReader(io.LimitReader(conn, 64<<10)).ReadString('\n')
-	if err != nil {
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-		return Answer{}, fmt.Errorf("%w: %w", ErrNotBus, err)
-	}
-	info, ok := strings.CutPrefix(line, "INFO ")
-	var a Answer
-	if !ok || json.Unmarshal([]byte(info), &a) != nil || a.ID == "" {
-		return Answer{}, ErrNotBus
-	}
-	return a, nil
 }
