@@ -52,6 +52,14 @@ type Leaf struct {
 	CA        string // PEM file; "" are the authorities of the system
 }
 
+// Check says what Start would refuse at once, and touches nothing that runs. Whether the port is free it does not say.
+func (o Options) Check() error {
+	if err := o.fill(); err != nil || o.TLS == nil {
+		return err
+	}
+	return (&certificate{files: *o.TLS}).load()
+}
+
 // fill fills in what is not given, and refuses what must not be.
 func (o *Options) fill() error {
 	if !filepath.IsAbs(o.Dir) || !filepath.IsAbs(o.Home) {

@@ -179,14 +179,36 @@ func openBus(ctx context.Context, home string, file *config.Config, log *slog.Lo
 			URL: b.URL, CredsFile: b.Creds, AccountKeyFile: b.AccountKey, CAFile: b.CA, Home: home, Dir: filepath.Join(home, busFolder), Log: log,
 		})
 	}
-	host, port, err := b.Address()
+	o, err := busOptions(home, file, log)
 	if err != nil {
 		return nil, err
 	}
-	if (b.TLSCert == "") != (b.TLSKey == "") {
-		return nil, &config.HintError{Message: "bus.tls_cert and bus.tls_key belong together, and one is missing", Hint: "make both: ravi bus tls NAME-OR-ADDRESS…, and set both as it says"}
+	return bus.Start(ctx, o)
+}
+
+// checkBus says what would keep a daemon's bus from starting, as far as that can be told without starting it.
+func checkBus(home string, file *config.Config) error {
+	if file.Bus.URL != "" {
+		return nil
 	}
-	o := bus.Options{
+	o, err := busOptions(home, file, slog.Default())
+	if err != nil {
+		return err
+	}
+	return busError(o.Check())
+}
+
+// busOptions are those of the embedded bus, as config.json gives them.
+func busOptions(home string, file *config.Config, log *slog.Logger) (o bus.Options, err error) {
+	b := file.Bus
+	host, port, err := b.Address()
+	if err != nil {
+		return o, err
+	}
+	if (b.TLSCert == "") != (b.TLSKey == "") {
+		return o, &config.HintError{Message: "bus.tls_cert and bus.tls_key belong together, and one is missing", Hint: "make both: ravi bus tls NAME-OR-ADDRESS…, and set both as it says"}
+	}
+	o = bus.Options{
 		Dir: filepath.Join(home, busFolder), Home: home, Host: host, Port: port, AllowFrom: b.AllowFrom, MaxStore: b.MaxStoreMB << 20, Log: log,
 	}
 	if b.TLSCert != "" {
@@ -198,7 +220,7 @@ func openBus(ctx context.Context, home string, file *config.Config, log *slog.Lo
 	if l := b.Leaf; l != nil {
 		o.Leaf = &bus.Leaf{URL: l.URL, CredsFile: l.Creds, CA: l.CA}
 	}
-	return bus.Start(ctx, o)
+	return o, nil
 }
 
 // busError tells why there is no bus.

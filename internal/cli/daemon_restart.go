@@ -52,6 +52,13 @@ func restartDaemon(ctx context.Context, env *command.Env, in daemonRestartInput)
 	if _, err := effectiveConfig(env); err != nil {
 		return none, err
 	}
+	file, err := env.Config()
+	if err != nil {
+		return none, err
+	}
+	if err := checkBus(home, file); err != nil {
+		return none, err
+	}
 	managed, err := managedBy(ctx, env, home)
 	if err != nil {
 		return none, err

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -113,6 +114,17 @@ func TestRestartKeepsSandboxes(t *testing.T) {
 		if r := w.ravi("sandbox", "exec", "kept", "--", "cat", "/tmp/mark").want(0); r.stdout != "here\n" {
 			t.Errorf("after %v it holds %q", args, r.stdout)
 		}
+	}
+	// One that could not start with what config.json says now does not end the one there is.
+	before := w.ravi("daemon", "status").want(0).stdout
+	must(t, os.WriteFile(filepath.Join(w.home, "config.json"), []byte(`{"bus": {"host": "0.0.0.0"}}`), 0o600))
+	for _, args := range [][]string{{"daemon", "restart"}, {"daemon", "restart", "--recreate"}} {
+		w.ravi(args...).want(1).says("does not listen on 0.0.0.0", "without TLS", "ravi bus tls")
+	}
+	must(t, os.Remove(filepath.Join(w.home, "config.json")))
+	process := regexp.MustCompile(`runs as process \d+`)
+	if after := w.ravi("daemon", "status").want(0).stdout; process.FindString(before) == "" || process.FindString(after) != process.FindString(before) {
+		t.Errorf("it was\n%s\nand is\n%s", before, after)
 	}
 	if r := w.diagnosed(0, "--strict", "--only", "leaks.sandboxes,leaks.processes,leaks.mounts,daemon"); len(r.Findings) > 0 {
 		t.Errorf("%+v", r.Findings)
