@@ -24,8 +24,9 @@ func addDaemonRestart(t *command.Table) {
 		Group: "daemon", Name: "restart", Access: command.Write, Reach: command.LocalOnly,
 		Summary: "End the daemon and start it again",
 		Long: `Ends the daemon and starts it again, also if none runs. It reads config.json
-anew. Runs go on, and so do its sandboxes, which the new one takes over. If a
-service manager runs it, that one starts it again.
+anew; if that is wrong, it says so, and ends nothing. Runs go on, and so do its
+sandboxes, which the new one takes over. If a service manager runs it, that one
+starts it again.
 
 Without --recreate it is started as it was before. With it nothing is kept: it
 is this program, with the flags and the environment that ravi daemon start would
