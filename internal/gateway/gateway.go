@@ -63,6 +63,54 @@ type caller struct {
 	wire contextkey.Wire
 }
 
+// recheckEvery is how often the key of a stream, or of a call that takes long, is looked at.
+const recheckEvery = time.Second
+
+// still says whether the caller, who was let in before, would be let in now.
+func (c caller) still(ctx context.Context, keys contextkey.Keys) error {
+	if c.IsOperator() {
+		return nil
+	}
+	_, err := keys.Recheck(ctx, c.Name(), c.wire)
+	return err
+}
+
+// whileAlive ends a call that takes long with its caller's key, as a stream ends: what it waits for is for nobody who has
+// none any more. over is asked when the call is done, and says whether the answer may be given.
+func (s *Server) whileAlive(ctx context.Context, who caller) (_ context.Context, over func() error) {
+	if who.IsOperator() {
+		return ctx, func() error { return nil }
+	}
+	still := func() error { return who.still(context.WithoutCancel(ctx), s.Keys) }
+	calling, cancel := context.WithCancelCause(ctx)
+	done, ended := make(chan struct{}), make(chan struct{})
+	late := time.AfterFunc(recheckEvery, func() {
+		defer close(ended)
+		tick := time.NewTicker(recheckEvery)
+		defer tick.Stop()
+		for {
+			if err := still(); err != nil {
+				cancel(err)
+				return
+			}
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+			}
+		}
+	})
+	return calling, func() error {
+		defer cancel(nil)
+		if late.Stop() {
+			return nil
+		}
+		close(done)
+		<-ended
+		return still()
+	}
+}
+
 // Handler serves what comes by one way: the socket or a port, or the wires of a run.
 func (s *Server) Handler(w contextkey.Wire) http.Handler {
 	s.index.build(s)
@@ -197,7 +245,12 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request, who caller, gro
 		s.fail(w, err)
 		return
 	}
+	ctx, over := s.whileAlive(ctx, who)
 	out, err := c.Call(ctx, env, in)
+	if err := over(); err != nil {
+		s.refuse(w, r, err)
+		return
+	}
 	if err != nil {
 		s.fail(w, err)
 		return

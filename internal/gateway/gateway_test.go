@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"ravi/internal/access"
 	"ravi/internal/contextkey"
 	"ravi/internal/guard"
 	"ravi/internal/store"
@@ -227,5 +228,39 @@ func TestChildrenShareTheRate(t *testing.T) {
 		if r := overPipe(t, serve, host, token); r.status != want {
 			t.Errorf("call %d: %d, want %d: %s", i, r.status, want, r.body)
 		}
+	}
+}
+
+// A call that waits ends with the key that it was made with, and what it would have said is not said.
+func TestCallEndsWithItsKey(t *testing.T) {
+	w := newWorld(t)
+	for name, end := range map[string]func(key store.Key) error{
+		"revoked": func(key store.Key) error {
+			_, err := w.keys.Revoke(t.Context(), access.AsOperator(), key.ID, "stolen")
+			return err
+		},
+		"lives": func(store.Key) error { w.block <- struct{}{}; return nil },
+	} {
+		token, key := w.key(contextkey.Request{}, "read:notes")
+		said := make(chan reply, 1)
+		go func() { said <- w.call("", token, "notes/hang", "{}") }()
+		w.block <- struct{}{}
+		if err := end(key); err != nil {
+			t.Fatal(err)
+		}
+		switch got := <-said; {
+		case name == "lives" && (got.status != 200 || !strings.Contains(got.body, "at last")):
+			t.Errorf("with a key that lives: %d %s", got.status, got.body)
+		case name == "revoked" && (got.status != 401 || !strings.Contains(got.Error.Message, "revoked") || strings.Contains(got.body, "at last")):
+			t.Errorf("with one that was revoked: %d %s", got.status, got.body)
+		}
+	}
+	// It is the operator's as long as it takes.
+	said := make(chan reply, 1)
+	go func() { said <- w.call("", "", "notes/hang", "{}") }()
+	w.block <- struct{}{}
+	w.block <- struct{}{}
+	if got := <-said; got.status != 200 {
+		t.Errorf("the operator's: %d %s", got.status, got.body)
 	}
 }

@@ -86,10 +86,10 @@ func newTestTable(w *world) *command.Table {
 	})
 	add("hang", func(s *command.Spec[noteInput, *noteOutput]) {
 		s.Handler = func(ctx context.Context, _ *command.Env, _ noteInput) (*noteOutput, error) {
+			<-w.block // it has begun
 			select {
 			case <-w.block:
 			case <-ctx.Done():
-				return nil, ctx.Err()
 			}
 			return &noteOutput{Said: "at last"}, nil
 		}

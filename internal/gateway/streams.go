@@ -27,12 +27,11 @@ import (
 )
 
 const (
-	lookEvery    = 100 * time.Millisecond // at what was written
-	recheckEvery = time.Second            // whether a key still lives
-	pingEvery    = 15 * time.Second
-	streamPage   = 500
-	mostStreams  = 64      // of one caller
-	longestLine  = 1 << 20 // of a run's events
+	lookEvery   = 100 * time.Millisecond // at what was written
+	pingEvery   = 15 * time.Second
+	streamPage  = 500
+	mostStreams = 64      // of one caller
+	longestLine = 1 << 20 // of a run's events
 )
 
 // Streams are what can be listened to: what happens, a run's events, and the audit. Each event has a number, and
@@ -261,7 +260,7 @@ func (s *Streams) serve(ctx context.Context, w http.ResponseWriter, who caller, 
 				}
 			}
 			// A key is looked at after the reading: nothing is shown that happened after its end.
-			if err := s.still(ctx, who); err != nil {
+			if err := who.still(ctx, s.Keys); err != nil {
 				if ctx.Err() == nil {
 					goodbye(err.Error())
 				}
@@ -305,15 +304,6 @@ func (s *Streams) serve(ctx context.Context, w http.ResponseWriter, who caller, 
 			}
 		}
 	}
-}
-
-// still says whether who listens may still do so.
-func (s *Streams) still(ctx context.Context, who caller) error {
-	if who.IsOperator() {
-		return nil
-	}
-	_, err := s.Keys.Recheck(ctx, who.Name(), who.wire)
-	return err
 }
 
 // feed finds what a path names, if the caller may listen to it.
