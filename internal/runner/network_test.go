@@ -40,13 +40,13 @@ func echoServer(t *testing.T) (port int) {
 const lookUp = `import socket, struct, sys
 def address():
     q = struct.pack(">HHHHHH", 7, 0x100, 1, 0, 0, 0) + b"\x09localhost\0\0\1\0\1"
-    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(20); s.sendto(q, ("192.168.127.1", 53)); a = s.recv(512)
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(120); s.sendto(q, ("192.168.127.1", 53)); a = s.recv(512)
     if a[3] & 15: print("no name"); sys.exit(6)
     return socket.inet_ntoa(a[-4:])
 `
 
 const client = lookUp + `
-try: c = socket.create_connection((address(), int(sys.argv[1])), 20); c.sendall(b"hello"); print(c.recv(100).decode() or "cut")
+try: c = socket.create_connection((address(), int(sys.argv[1])), 120); c.sendall(b"hello"); print(c.recv(100).decode() or "cut")
 except OSError as e: print("no connection"); sys.exit(7)
 `
 
@@ -107,6 +107,13 @@ func networkHolds(t *testing.T, g *rig) {
 	if got := python(t, sb, client, "1"); got != "no connection\n" {
 		t.Errorf("what is not: %q", got)
 	}
+	flows := func(allowed bool, port int) int {
+		return events.count(func(e sandbox.NetEvent) bool {
+			return e.Kind == "flow" && e.Allowed == allowed && int(e.Port) == port && e.Name == "localhost"
+		})
+	}
+	// A connection that is over in the sandbox need not be over outside of it.
+	eventually(t, "both connections are told of", func() bool { return flows(true, port) > 0 && flows(false, 1) > 0 })
 	if err := sb.SetAllowNet(t.Context(), sandbox.AllowNet{Rules: []string{"example.com"}}); err != nil {
 		t.Fatal(err)
 	}
@@ -116,11 +123,6 @@ func networkHolds(t *testing.T, g *rig) {
 	// What is told last is heard as well, when the sandbox ends.
 	if err := sb.Close(); err != nil {
 		t.Fatal(err)
-	}
-	flows := func(allowed bool, port int) int {
-		return events.count(func(e sandbox.NetEvent) bool {
-			return e.Kind == "flow" && e.Allowed == allowed && int(e.Port) == port && e.Name == "localhost"
-		})
 	}
 	if flows(true, port) != 1 || flows(false, 1) != 1 {
 		t.Errorf("heard: %+v", events.all)

@@ -74,7 +74,7 @@ func (s *site) sent() []string {
 const asks = lookUp + `
 import os, ssl
 try:
-    c = ssl.create_default_context().wrap_socket(socket.create_connection((address(), int(sys.argv[1])), 20), server_hostname="localhost")
+    c = ssl.create_default_context().wrap_socket(socket.create_connection((address(), int(sys.argv[1])), 120), server_hostname="localhost")
     c.sendall(("GET /%s HTTP/1.1\r\nHost: localhost:%s\r\nAuthorization: Bearer %s\r\nConnection: close\r\n\r\n" % (sys.argv[2], sys.argv[1], os.environ["TOKEN"])).encode())
     b = b""
     while True:
@@ -227,24 +227,31 @@ func TestSecretsStayHome(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	told := func() (used, refused, alarms int) {
+		used = events.count(func(e sandbox.NetEvent) bool {
+			return e.Kind == "flow" && e.Allowed && int(e.Port) == s.port && slices.Equal(e.Secrets, []string{"TOKEN"}) && e.Status == 200
+		})
+		refused = events.count(func(e sandbox.NetEvent) bool {
+			return e.Kind == "flow" && !e.Allowed && int(e.Port) == s.port && e.Status == 403
+		})
+		return used, refused, events.count(func(e sandbox.NetEvent) bool { return e.Alarm && int(e.Port) == other })
+	}
+	// A connection that is over in the sandbox need not be over outside of it.
+	eventually(t, "all requests are told of", func() bool {
+		used, refused, alarms := told()
+		return used > 1 && refused > 0 && alarms > 0
+	})
 	if err := sb.Close(); err != nil {
 		t.Fatal(err)
 	}
-	used := events.count(func(e sandbox.NetEvent) bool {
-		return e.Kind == "flow" && e.Allowed && int(e.Port) == s.port && slices.Equal(e.Secrets, []string{"TOKEN"}) && e.Status == 200
-	})
-	refused := events.count(func(e sandbox.NetEvent) bool {
-		return e.Kind == "flow" && !e.Allowed && int(e.Port) == s.port && e.Status == 403
-	})
-	alarms := events.count(func(e sandbox.NetEvent) bool { return e.Alarm && int(e.Port) == other })
-	if used != 2 || refused != 1 || alarms != 1 {
+	if used, refused, alarms := told(); used != 2 || refused != 1 || alarms != 1 {
 		t.Errorf("%d requests had a secret, %d were refused, %d were alarming: %+v", used, refused, alarms, events.all)
 	}
 }
 
 // client2 sends the placeholder somewhere else.
 const client2 = lookUp + `
-try: c = socket.create_connection((address(), int(sys.argv[1])), 20); c.sendall(b"PLACEHOLDER"); print(c.recv(1000).decode() or "cut")
+try: c = socket.create_connection((address(), int(sys.argv[1])), 120); c.sendall(b"PLACEHOLDER"); print(c.recv(1000).decode() or "cut")
 except OSError as e: print("cut")
 `
 
@@ -289,7 +296,7 @@ func TestProxyStaysHome(t *testing.T) {
 	sb := g.open(t, func(c *sandbox.Config) { c.AllowNet.Rules = []string{"a.example.com:4242"} }, sandbox.WithNetEvents(events.hear),
 		sandbox.WithNetworkProxy(sandbox.NetworkProxy{URL: "http://" + l.Addr().String(), AuthFile: auth, ByName: true}))
 	const say = `import socket
-c = socket.create_connection(("a.example.com", 4242), 20); c.sendall(b"SSH-2.0-hello"); print(c.recv(100).decode() or "cut")`
+c = socket.create_connection(("a.example.com", 4242), 120); c.sendall(b"SSH-2.0-hello"); print(c.recv(100).decode() or "cut")`
 	if got := python(t, sb, say); got != "SSH-2.0-hello\n" {
 		t.Errorf("through the proxy: %q", got)
 	}
@@ -315,10 +322,14 @@ c = socket.create_connection(("a.example.com", 4242), 20); c.sendall(b"SSH-2.0-h
 	if !tape.has("a.example.com") {
 		t.Error("the tape has not even the rules")
 	}
+	through := func() int {
+		return events.count(func(e sandbox.NetEvent) bool { return e.Kind == "flow" && e.Allowed && e.Name == "a.example.com" })
+	}
+	eventually(t, "the connection is told of", func() bool { return through() > 0 })
 	if err := sb.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if n := events.count(func(e sandbox.NetEvent) bool { return e.Kind == "flow" && e.Allowed && e.Name == "a.example.com" }); n != 1 {
+	if through() != 1 {
 		t.Errorf("heard: %+v", events.all)
 	}
 }
