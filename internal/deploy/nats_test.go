@@ -29,6 +29,10 @@ func natsServer(t *testing.T, dir, file, conf string) *server.Server {
 		t.Fatal(file, err)
 	}
 	opts.NoSigs, opts.NoLog = true, true
+	// Who connects may be slow to say who that is. A ping that comes before is taken for a failure.
+	const within = 240 // seconds
+	opts.AuthTimeout, opts.TLSTimeout, opts.LeafNode.AuthTimeout, opts.LeafNode.TLSTimeout = within, within, within, within
+	opts.DisableShortFirstPing = true
 	s, err := server.NewServer(opts)
 	if err != nil {
 		t.Fatal(file, err)
@@ -74,11 +78,13 @@ func hub(t *testing.T) (dir, clients, leaves string) {
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
+func flush(nc *nats.Conn) error { return nc.FlushTimeout(4 * time.Minute) }
+
 // arrives publishes until it is heard.
 func arrives(t *testing.T, from *nats.Conn, subject string, to *nats.Subscription) {
 	t.Helper()
 	until(t, subject, func() error {
-		if err := errors.Join(from.Publish(subject, []byte("x")), from.Flush()); err != nil {
+		if err := errors.Join(from.Publish(subject, []byte("x")), flush(from)); err != nil {
 			return err
 		}
 		_, err := to.NextMsg(100 * time.Millisecond)
@@ -90,7 +96,7 @@ func subscribe(t *testing.T, nc *nats.Conn, subject string) *nats.Subscription {
 	t.Helper()
 	s, err := nc.SubscribeSync(subject)
 	if err == nil {
-		err = nc.Flush()
+		err = flush(nc)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -104,16 +110,17 @@ func TestExistingServer(t *testing.T) {
 	dir, clients, _ := hub(t)
 	conf := parse(t, "existing.json", replace(t, text, "hub.example.com:4222", "127.0.0.1:"+clients, "/etc/ravi", dir)).Bus
 	home := t.TempDir()
-	b, err := bus.Connect(t.Context(), bus.External{URL: conf.URL, CredsFile: conf.Creds, AccountKeyFile: conf.AccountKey, CAFile: conf.CA, Home: home, Dir: filepath.Join(home, "bus"), Log: quiet()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	own, err := b.Control(t.Context())
+	var b *bus.Existing
+	until(t, "the server", func() (err error) {
+		b, err = bus.Connect(t.Context(), bus.External{URL: conf.URL, CredsFile: conf.Creds, AccountKeyFile: conf.AccountKey, CAFile: conf.CA, Home: home, Dir: filepath.Join(home, "bus"), Log: quiet()})
+		return err
+	})
+	own, err := b.Control(t.Context(), nats.Timeout(4*time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer own.Close()
-	js, err := own.JetStream()
+	js, err := own.JetStream(nats.MaxWait(4 * time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,14 +131,16 @@ func TestExistingServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nc, err := bus.Dial(t.Context(), b.URL(), cred, bus.WithTrust(b.Trust()), bus.WithLog(quiet()))
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	nc, err := bus.Dial(ctx, b.URL(), cred, bus.WithTrust(b.Trust()), bus.WithLog(quiet()), bus.Persist())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer nc.Close()
 	all := subscribe(t, own, ">")
 	arrives(t, nc, "runner.near.status", all)
-	if err := errors.Join(nc.Publish("runner.far.status", nil), nc.Publish("work.default.x", nil), nc.Flush()); err != nil {
+	if err := errors.Join(nc.Publish("runner.far.status", nil), nc.Publish("work.default.x", nil), flush(nc)); err != nil {
 		t.Fatal(err)
 	}
 	if m, err := all.NextMsg(300 * time.Millisecond); err == nil && m.Subject != "runner.near.status" {
@@ -180,7 +189,7 @@ func TestHubAndSite(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
-	there, err := bus.Dial(ctx, "nats://127.0.0.1:"+site, both, bus.WithLog(quiet()))
+	there, err := bus.Dial(ctx, "nats://127.0.0.1:"+site, both, bus.WithLog(quiet()), bus.Persist())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +205,7 @@ func TestHubAndSite(t *testing.T) {
 	// What a site's runner is not, it cannot say.
 	others := subscribe(t, own, "runner.other.status")
 	work := subscribe(t, own, "work.>")
-	if err := errors.Join(there.Publish("runner.other.status", nil), there.Publish("work.default.x", nil), there.Flush()); err != nil {
+	if err := errors.Join(there.Publish("runner.other.status", nil), there.Publish("work.default.x", nil), flush(there)); err != nil {
 		t.Fatal(err)
 	}
 	arrives(t, there, "runner.far.status", subscribe(t, own, "runner.far.status")) // what was said before it has come by now
