@@ -1,17 +1,20 @@
 package bus
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -232,6 +235,42 @@ func TestWorkIsStoredAndSurvivesARestart(t *testing.T) {
 	if _, err := tryDial(t, s.URL(), gone); !errors.Is(err, ErrRefused) {
 		t.Fatal(err)
 	}
+}
+
+// slowly is a server to which the first connection is made so slowly that it has hung up by then.
+type slowly struct {
+	*server.Server
+	tries int
+}
+
+func (s *slowly) InProcessConn() (net.Conn, error) {
+	c, err := s.Server.InProcessConn()
+	if s.tries++; err != nil || s.tries > 1 {
+		return c, err
+	}
+	said, err := io.ReadAll(c)
+	return heardBefore{c, bytes.NewReader(said)}, err
+}
+
+// heardBefore is a connection of which all was read.
+type heardBefore struct {
+	net.Conn
+	said io.Reader
+}
+
+func (h heardBefore) Read(b []byte) (int, error) { return h.said.Read(b) }
+
+// The daemon's own connection comes about on a machine that stands still for longer than a login may take.
+func TestOwnConnectionIsSlow(t *testing.T) {
+	o := options(t)
+	o.loginWithin = time.Second
+	s := start(t, o)
+	from := &slowly{Server: s.ns}
+	nc, err := s.Control(t.Context(), nats.InProcessServer(from))
+	if err != nil || from.tries < 2 {
+		t.Fatal(from.tries, err)
+	}
+	nc.Close()
 }
 
 func TestRevokingCutsAtOnce(t *testing.T) {

@@ -308,9 +308,16 @@ func (s *Server) own(ctx context.Context, client, name string, opts []nats.Optio
 		nats.MaxReconnects(-1), nats.ReconnectWait(100 * time.Millisecond), nats.IgnoreAuthErrorAbort(),
 		nats.Timeout(ownWait), nats.ErrorHandler(complain(s.opts.Log)),
 	}, opts...)
-	nc, err := nats.Connect("", all...)
-	if err != nil {
-		return nil, fmt.Errorf("cannot connect to the bus from within: %w", err)
+	var nc *nats.Conn
+	for begun := time.Now(); ; {
+		try := time.Now()
+		if nc, err = nats.Connect("", all...); err == nil {
+			break
+		}
+		// The server hangs up on who is slow to log in, which we are where the machine does much else.
+		if time.Since(try) < s.opts.loginWithin || time.Since(begun) >= ownWait {
+			return nil, fmt.Errorf("cannot connect to the bus from within: %w", err)
+		}
 	}
 	s.conns = append(slices.DeleteFunc(s.conns, (*nats.Conn).IsClosed), nc)
 	return nc, nil
