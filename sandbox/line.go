@@ -202,7 +202,7 @@ func (l *line) hearSoFar(ctx context.Context) {
 	if l == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	_, _ = l.order(ctx, network.Order{Told: true}) // if it is gone there is nothing to hear
 }
