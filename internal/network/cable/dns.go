@@ -2,6 +2,7 @@ package cable
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"strings"
@@ -29,12 +30,10 @@ func (c *Cable) datagram(r *udp.ForwarderRequest) bool {
 		return true // dropped
 	}
 	target := to(r.ID())
-	serve := c.answerQuestions
+	var serve func(context.Context, net.Conn)
 	if target.Port() != dnsPort {
 		if target.Addr() != tap.Sandbox.Gateway {
 			serve = c.handler.Datagram(target)
-		} else {
-			serve = nil
 		}
 		if serve == nil {
 			return false
@@ -51,13 +50,18 @@ func (c *Cable) datagram(r *udp.ForwarderRequest) bool {
 	}
 	go func() {
 		defer c.leave()
-		serve(c.ctx, gonet.NewUDPConn(&queue, ep))
+		conn := gonet.NewUDPConn(&queue, ep)
+		if serve == nil {
+			c.answerQuestions(c.ctx, conn, func() bool { return ep.Readiness(waiter.ReadableEvents) != 0 })
+			return
+		}
+		serve(c.ctx, conn)
 	}()
 	return true
 }
 
-// answerQuestions answers questions for names, a packet each.
-func (c *Cable) answerQuestions(ctx context.Context, conn net.Conn) {
+// answerQuestions answers questions for names, a packet each. waiting says whether one is there.
+func (c *Cable) answerQuestions(ctx context.Context, conn net.Conn, waiting func() bool) {
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
@@ -66,8 +70,13 @@ func (c *Cable) answerQuestions(ctx context.Context, conn net.Conn) {
 		// A resolver asks for IPv4 and IPv6 at once, from a port that it then
 		// leaves; whoever asks from it later is served anew. Until then the port
 		// counts as a flow, of which there are so many only.
-		_ = conn.SetReadDeadline(time.Now().Add(250 * time.Millisecond))
+		_ = conn.SetReadDeadline(time.Now().Add(c.quiet))
 		n, err := conn.Read(buf)
+		if late := net.Error(nil); errors.As(err, &late) && late.Timeout() && waiting() {
+			// This side was held up, not the resolver: what it asked is not dropped.
+			_ = conn.SetReadDeadline(time.Time{})
+			n, err = conn.Read(buf)
+		}
 		if err != nil {
 			return
 		}
