@@ -241,6 +241,10 @@ func TestSpawnArguments(t *testing.T) {
 // Sub-agents end with the turn of their parent, however it ends: those that run and those that wait; and the turn does
 // not end before they have.
 func TestSubagentsEndWithTurn(t *testing.T) {
+	waits := func(ctx context.Context, _ Request, _ func(string)) (Answer, error) {
+		<-ctx.Done()
+		return Answer{}, ctx.Err()
+	}
 	for name, c := range map[string]struct {
 		last   step
 		limits Limits
@@ -249,22 +253,37 @@ func TestSubagentsEndWithTurn(t *testing.T) {
 		"finished":    {asks(finish("done")), Limits{}, Finished},
 		"failed":      {func(context.Context, Request, func(string)) (Answer, error) { return Answer{}, errBroken }, Limits{}, Failed},
 		"exhausted":   {asks(call("nobody", nil)), Limits{Iterations: 2}, Iterations},
-		"out of time": {hangs(make(chan struct{})), Limits{Wall: 3 * time.Second}, OutOfTime},
+		"out of time": {waits, Limits{Wall: 3 * time.Second}, OutOfTime},
 	} {
 		t.Run(name, func(t *testing.T) {
-			at := make(chan struct{})
-			n := &nursery{t: t, model: func(Spawn) Model { return script(t, hangs(at)) }}
-			subs := NewSubagents(n.open, SubLimits{AtOnce: 1})
-			var ear heard
-			m := script(t, asks(spawn("one"), spawn("two")), func(ctx context.Context, r Request, say func(string)) (Answer, error) {
-				select {
-				case <-at:
-				case <-ctx.Done():
-				}
-				return c.last(ctx, r, say)
-			})
-			l := loopOf(t, Config{Model: m, Subagents: subs, Limits: c.limits, Emit: ear.hear})
-			within(t, "the turn's end", func() { turnOf(t, l, c.reason) })
+			var (
+				n    *nursery
+				subs *Subagents
+				ear  *heard
+				m    *scripted
+				l    *Loop
+			)
+			try := func(limits Limits) (begun bool) {
+				at := make(chan struct{})
+				n = &nursery{t: t, model: func(Spawn) Model { return script(t, hangs(at)) }}
+				subs, ear = NewSubagents(n.open, SubLimits{AtOnce: 1}), &heard{}
+				m = script(t, asks(spawn("one"), spawn("two")), func(ctx context.Context, r Request, say func(string)) (Answer, error) {
+					select {
+					case <-at:
+						begun = true
+					case <-ctx.Done():
+					}
+					return c.last(ctx, r, say)
+				})
+				l = loopOf(t, Config{Model: m, Subagents: subs, Limits: limits, Emit: ear.hear})
+				within(t, "the turn's end", func() { turnOf(t, l, c.reason) })
+				return begun
+			}
+			// A turn that was out of time before one of them had begun says nothing of them.
+			limits := c.limits
+			for !try(limits) && limits.Wall > 0 && limits.Wall < patience/4 {
+				limits.Wall *= 4
+			}
 			if subs.Running() != 0 || len(n.opened) != 1 {
 				t.Errorf("%d are under way, and %v were opened", subs.Running(), n.opened)
 			}
