@@ -5,12 +5,13 @@ import (
 	"compress/gzip"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"ravi/internal/porttest"
 )
 
 // streams are the calls that are streamed, and what a stream of theirs begins and ends with.
@@ -137,12 +138,7 @@ func TestFaultsBeforeTheFirstByte(t *testing.T) {
 }
 
 func TestUnreachable(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
+	addr := fmt.Sprint("127.0.0.1:", porttest.Free(t))
 	w := newWorld(t, nil, func(o *Options) {
 		u := *o.Providers[0].BaseURL
 		u.Host = addr

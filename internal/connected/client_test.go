@@ -17,6 +17,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"ravi/internal/porttest"
 )
 
 var show, comment = []string{"tasks", "show", "tsk1"}, []string{"tasks", "comment", "tsk1"}
@@ -98,12 +100,7 @@ func TestNobodyListens(t *testing.T) {
 	if r := raviAt(t, c, envOf("unix:"+path), "", comment...); r.exit != 0 || r.stdout != "done\n" || len(g.requests()) != 2 {
 		t.Errorf("%+v", r)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.Close()
-	if r := ravi(t, envOf("http://"+l.Addr().String()), "", comment...); r.exit != ExitUnavailable || !strings.Contains(r.stderr, "connection refused") {
+	if r := ravi(t, envOf(fmt.Sprint("http://127.0.0.1:", porttest.Free(t))), "", comment...); r.exit != ExitUnavailable || !strings.Contains(r.stderr, "connection refused") {
 		t.Errorf("%+v", r)
 	}
 }

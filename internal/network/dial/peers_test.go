@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"ravi/internal/porttest"
 )
 
 // peer starts a real proxy at a free port of loopback, and returns its port once it listens there.
@@ -23,12 +24,7 @@ func peer(t *testing.T, name string, args func(port uint16) []string) uint16 {
 	if err != nil {
 		t.Skipf("SKIP-FEATURE: no %s on this machine", name)
 	}
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := netip.MustParseAddrPort(l.Addr().String()).Port()
-	l.Close()
+	port := uint16(porttest.Free(t))
 	cmd := exec.Command(path, args(port)...)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"ravi/internal/network/policy"
+	"ravi/internal/porttest"
 )
 
 // proxyAt is a proxy that answers as it is told, and how often it was called.
@@ -314,12 +315,7 @@ func TestSOCKSProxiesThatDoNot(t *testing.T) {
 }
 
 func TestAProxyThatIsNotThere(t *testing.T) {
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.Close()
-	u := upstream(t, Proxy{URL: "http://" + l.Addr().String()}, "user:"+password)
+	u := upstream(t, Proxy{URL: fmt.Sprint("http://127.0.0.1:", porttest.Free(t))}, "user:"+password)
 	fails(t, through(t, u, netip.Addr{}, "203.0.113.7"), NoProxy, "cannot be reached", "connection refused", "network.proxy in config.json")
 }
 
