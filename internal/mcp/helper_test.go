@@ -148,7 +148,7 @@ func (w *world) key(capabilities ...string) (token string, key store.Key) {
 // dial is a client of a key, or without one of the operator.
 func (w *world) dial(token string) *connected.Client {
 	w.t.Helper()
-	env := map[string]string{"RAVI_CONTEXT_KEY": token, "RAVI_GATEWAY_WAIT": "1s"}
+	env := map[string]string{"RAVI_CONTEXT_KEY": token, "RAVI_GATEWAY_WAIT": "1m"}
 	o := connected.Options{Getenv: func(name string) string { return env[name] }, Socket: w.socket}
 	if token == "" {
 		o.Operator = func(ctx context.Context) (net.Conn, error) { return guard.DialUnix(ctx, w.socket) }

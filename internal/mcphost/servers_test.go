@@ -44,9 +44,10 @@ func serveInside(t *testing.T, sb *sandbox.Sandbox, port, transport string) {
 	t.Helper()
 	up := make(chan struct{})
 	var once sync.Once
+	var said strings.Builder
 	p, err := sb.Start(t.Context(), sandbox.Cmd{Args: []string{"node", mcptest.Program(mcptest.Everything), transport}, Env: map[string]string{"PORT": port},
 		Stderr: writerFunc(func(b []byte) {
-			if strings.Contains(string(b), port) {
+			if said.Write(b); strings.Contains(said.String(), port) { // it may come in pieces
 				once.Do(func() { close(up) })
 			}
 		})})
