@@ -102,6 +102,7 @@ func newWorld(t testing.TB, upstream http.HandlerFunc, change func(*Options)) *w
 	}
 	w.addr = l.Addr().String()
 	o := ServerOptions()
+	o.StallTimeout = 10 * time.Minute // an agent that does not read stays for as long as a test needs it
 	o.Log = slog.New(slog.DiscardHandler)
 	g := guard.New(w.broker, o)
 	served := make(chan error, 1)
