@@ -65,7 +65,7 @@ type Cable struct {
 	stack   *stack.Stack
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
-	quiet   time.Duration // after which a port that asked for names is left
+	quiet   time.Duration // the constant, but in tests
 
 	serving sync.WaitGroup
 	mu      sync.Mutex // guards what follows
@@ -80,8 +80,10 @@ const nic = 1
 
 // New serves the device behind fd (a TAP, Ethernet frames, not blocking). fd
 // stays the caller's, who closes it after Close.
-func New(fd int, h Handler) (*Cable, error) {
-	c := &Cable{handler: h, quiet: 250 * time.Millisecond}
+func New(fd int, h Handler) (*Cable, error) { return newCable(fd, h, quiet) }
+
+func newCable(fd int, h Handler, quiet time.Duration) (*Cable, error) {
+	c := &Cable{handler: h, quiet: quiet}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	s := stack.New(stack.Options{
 		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, arp.NewProtocol}, // no IPv6

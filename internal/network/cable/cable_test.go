@@ -160,6 +160,11 @@ type plugged struct {
 
 func plug(t *testing.T) *plugged {
 	t.Helper()
+	return plugFor(t, quiet)
+}
+
+func plugFor(t *testing.T, quiet time.Duration) *plugged {
+	t.Helper()
 	before := goleak.IgnoreCurrent()
 	p, err := tap.New(tap.Sandbox)
 	if errors.Is(err, tap.ErrNoDevice) || errors.Is(err, unix.EPERM) {
@@ -169,7 +174,7 @@ func plug(t *testing.T) *plugged {
 		t.Fatal(err)
 	}
 	h := &handler{}
-	c, err := New(int(p.Device.Fd()), h)
+	c, err := newCable(int(p.Device.Fd()), h, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,8 +263,7 @@ func TestNames(t *testing.T) {
 
 // A question that is there is answered, however long this side was held up before it looks.
 func TestQuestionsAreNotDropped(t *testing.T) {
-	p := plug(t)
-	p.quiet = time.Nanosecond
+	p := plugFor(t, time.Nanosecond)
 	for range 20 {
 		if a := p.ask(t, "udp", tap.Sandbox.Gateway.String()+":53", "allowed.test", dns.TypeA); len(a.Answer) != 1 {
 			t.Fatalf("%v", a)

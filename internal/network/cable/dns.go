@@ -21,6 +21,9 @@ const dnsPort = 53
 // ttl is what answers may be kept for. They never change, but a policy may.
 const ttl = 60
 
+// quiet is how long a port from which nothing is asked any more is kept.
+const quiet = 250 * time.Millisecond
+
 // datagram is called for the first packet from a port of the guest's to an
 // address. Questions for names are answered whatever server they were meant
 // for; what is refused is answered by the stack as unreachable, at which a
