@@ -98,7 +98,8 @@ func shellSandbox(ctx context.Context, env *command.Env, in shellInput) (out exe
 	}()
 	ended := make(chan struct{})
 	var st sandbox.Status
-	go func() { defer close(ended); st, err = p.Wait() }()
+	var waited error // not err, which is what this returns, also when it does not wait
+	go func() { defer close(ended); st, waited = p.Wait() }()
 	select {
 	case <-ended:
 	case <-ctx.Done():
@@ -109,10 +110,10 @@ func shellSandbox(ctx context.Context, env *command.Env, in shellInput) (out exe
 		<-ended // it is being killed, in a bounded time
 	}
 	out.ExitCode, out.Reason, out.Signal = st.ExitCode, st.Reason, st.Signal
-	if err != nil || st.Reason != "" {
+	if waited != nil || st.Reason != "" {
 		screen.reset(env.Stdout)
 	}
-	return out, execError(err)
+	return out, execError(waited)
 }
 
 // shellProcess is a shell that runs.

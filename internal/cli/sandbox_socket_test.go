@@ -163,6 +163,51 @@ func TestDebugSocketLies(t *testing.T) {
 	}
 }
 
+// Who lets go of a shell is told so, whenever that ends then.
+func TestLettingGoOfAShell(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "d")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(dir, "s")
+	l, err := guard.ListenUnix(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := guard.New(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, `{"session": "s", "sandbox": "sbx1"}`+"\n")
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}), guard.Options{})
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	defer func() {
+		if err := errors.Join(server.Shutdown(t.Context()), <-served); err != nil {
+			t.Error(err)
+		}
+	}()
+	for range 50 { // the shell may end just then
+		terminal, tty, err := pty.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		shown := make(chan string, 1)
+		go func() {
+			b, _ := io.ReadAll(terminal) // it ends with an error when the other end is closed
+			shown <- string(b)
+		}()
+		if _, err := io.WriteString(terminal, "\x1d\x1d\x1d"); err != nil {
+			t.Fatal(err)
+		}
+		exit := run([]string{"sandbox", "shell", "sbx1", "--socket", socket}, tty, tty, tty, parts{})
+		tty.Close()
+		if text := <-shown; exit != 130 {
+			t.Errorf("exit code %d: %q", exit, text)
+		}
+		terminal.Close()
+	}
+}
+
 // A key opens no socket of this machine.
 func TestKeysOpenNoSocket(t *testing.T) {
 	w := newWorld(t)
