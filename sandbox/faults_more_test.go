@@ -143,8 +143,8 @@ func TestPartKilledDuringCreate(t *testing.T) {
 			}
 			home := t.TempDir()
 			nothingCameBack(t, home, func() string {
-				// On a busy host the test may come too late.
-				for range 40 {
+				// On a busy host the test may come too late, many times.
+				for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); {
 					if id, inTime := killedDuringCreate(t, home, c.victim, c.when); inTime {
 						return id
 					}

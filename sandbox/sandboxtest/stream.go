@@ -140,8 +140,12 @@ func (s suite) stream(t *testing.T, lane bool) {
 		}
 	})
 	t.Run("kill", func(t *testing.T) {
-		// Some of those that leave its session do so while it is being killed.
-		for range 5 {
+		// Some of those that leave its session do so while it is being killed. A lane is for one process, and there are few.
+		times := 20
+		if lane {
+			times = 1
+		}
+		for range times {
 			out := newBuffer()
 			p, err := r.Start(ctx(t), sandbox.Cmd{Shell: `sleep 45.2 & for i in 1 2 3 4 5; do setsid sleep 45.2 & done; echo ready; wait`, Stdout: out})
 			if err != nil {
