@@ -1,14 +1,10 @@
 package runner
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"runtime"
-	"strconv"
-	"strings"
 	"sync"
 
 	"ravi/internal/backend/remote"
@@ -17,9 +13,9 @@ import (
 // Capacity is what the sandboxes of a runner can have in all.
 type Capacity struct {
 	// CPUs are processors' time. Most sandboxes wait most of the time, so it may be more than there is: without it, it is
-	// four times that.
+	// four times that, or what a control group leaves of it.
 	CPUs float64 `json:"cpus"`
-	// MemoryMiB is memory; without it, what the machine has, less an eighth.
+	// MemoryMiB is memory; without it, what the machine has or a control group leaves of it, less an eighth.
 	MemoryMiB int64 `json:"memory_mib"`
 	// Sandboxes is how many there are at once; without it, 256.
 	Sandboxes int `json:"sandboxes"`
@@ -33,10 +29,10 @@ func (c *Capacity) fill() error {
 		return errors.New("a runner's capacity is not negative")
 	}
 	if c.CPUs == 0 {
-		c.CPUs = 4 * float64(runtime.NumCPU())
+		c.CPUs = 4 * float64(runtime.GOMAXPROCS(0))
 	}
 	if c.MemoryMiB == 0 {
-		total, err := meminfo("MemTotal")
+		total, _, err := ownMemory()
 		if err != nil {
 			return err
 		}
@@ -51,37 +47,13 @@ func (c *Capacity) fill() error {
 	return nil
 }
 
-// meminfo reads a line of /proc/meminfo (proc(5)), in bytes.
-func meminfo(name string) (int64, error) {
-	f, err := os.Open("/proc/meminfo")
-	if err != nil {
-		return 0, fmt.Errorf("this machine's memory: %w", err)
-	}
-	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		rest, found := strings.CutPrefix(lines.Text(), name+":")
-		if !found {
-			continue
-		}
-		kib, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(rest, "kB")), 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("this machine's memory: %w", err)
-		}
-		return kib << 10, nil
-	}
-	return 0, fmt.Errorf("this machine's memory: /proc/meminfo has no %s", name)
-}
-
-// Available is how much memory this machine has left, in bytes.
-func Available() (int64, error) { return meminfo("MemAvailable") }
-
 // Cost is the memory that a sandbox with that much of its own takes of the machine, in bytes.
 func Cost(memory int64) int64 { return cost(memory) }
 
 // room is what is given to sandboxes and what is left.
 type room struct {
 	capacity  Capacity
-	available func() (int64, error) // bytes of memory that the machine has left
+	available func() (int64, error) // bytes of memory that are left
 
 	mu       sync.Mutex
 	cpus     float64 // given
@@ -93,7 +65,7 @@ type room struct {
 
 func newRoom(c Capacity, available func() (int64, error)) *room {
 	if available == nil {
-		available = func() (int64, error) { return meminfo("MemAvailable") }
+		available = Available
 	}
 	return &room{capacity: c, available: available, change: make(chan struct{})}
 }
