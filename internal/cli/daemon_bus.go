@@ -285,11 +285,7 @@ const (
 // replyOf is what a run has to say in its session: its agent's last words, or the end of what its command wrote.
 func replyOf(_ context.Context, _ store.Work, r store.Run) (store.Message, error) {
 	m := store.Message{Role: store.RoleAssistant, Author: "ravi", RunID: r.ID}
-	var t runs.Task
-	b, err := os.ReadFile(filepath.Join(r.Dir, runs.TaskFile))
-	if err == nil {
-		err = json.Unmarshal(b, &t)
-	}
+	t, err := runs.ReadTask(r.Dir)
 	var broken *json.SyntaxError
 	if errors.Is(err, os.ErrNotExist) || errors.As(err, &broken) {
 		// Nothing brings it back, and the session would wait for it for ever. How the run ended is in the record.

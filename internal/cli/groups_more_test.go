@@ -13,6 +13,7 @@ import (
 	"ravi/internal/access"
 	"ravi/internal/command"
 	"ravi/internal/contextkey"
+	runs "ravi/internal/run"
 	"ravi/internal/store"
 )
 
@@ -94,6 +95,10 @@ func TestRunsOfKeys(t *testing.T) {
 	op := access.AsOperator()
 	box := must[store.Sandbox](t)(w.store.InsertSandbox(t.Context(), store.Sandbox{RunID: w.mine.run.ID, Seen: store.SeenRunning}))
 	address := must[store.Run](t)(w.store.InsertRun(t.Context(), store.Run{Repo: "https://example.com/x.git", Dir: filepath.Join(w.home, "nowhere")}))
+	failed := filepath.Join(w.mine.run.Dir, runs.TaskFile)
+	if err := os.WriteFile(failed, []byte(`{"error": "cannot make `+w.home+`/x", "hint": "free space"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for name, words := range map[string][]string{
 		"runs.ls": {`"id":"MINE.RUN"`}, "runs.show": {`"id":"MINE.RUN"`, `"name":"changes.patch","bytes":14`}, "runs.logs": {"out of anna", "err of anna"}, "runs.patch": {"patch of anna"},
 	} {
@@ -111,7 +116,14 @@ func TestRunsOfKeys(t *testing.T) {
 		w.deny(me, name, `{"run": "`+w.theirs.run.ID[:28]+`"}`, "read:"+name+"@"+w.theirs.run.ID[:28]+",")
 		w.deny(w.holder("write:*"), name, `{"run": "MINE.RUN"}`, "read:"+name)
 	}
-	w.allow(op, "runs.show", `{"run": "MINE.RUN"}`, w.home, "/home/anna/src", `"pid"`)
+	w.allow(op, "runs.show", `{"run": "MINE.RUN"}`, w.home, "/home/anna/src", `"pid"`, `"error":"cannot make `, `"hint":"free space"`)
+	if text := w.text(op, "runs.show", `{"run": "MINE.RUN"}`); !strings.Contains(text, "cannot make "+w.home) || !strings.Contains(text, "free space") {
+		t.Errorf("the operator is not told why: %s", text)
+	}
+	if err := os.WriteFile(failed, []byte(`{"err`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.allow(op, "runs.show", `{"run": "MINE.RUN"}`, "cannot be read")
 	w.allow(w.holder("read:runs"), "runs.show", `{"run": "`+address.ID+`"}`, "https://example.com/x.git")
 	for input, want := range map[string]int{`{}`: 3, `{"live": true}`: 3, `{"status": "running"}`: 2, `{"status": "failed"}`: 0, `{"agent": "anna"}`: 1, `{"session": "bert-web"}`: 1,
 		`{"task": "MINE.TASK", "status": "queued"}`: 0} {

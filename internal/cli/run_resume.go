@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -76,15 +75,11 @@ func conversationOf(r store.Run, p adapter.Program) (*runs.Resume, error) {
 	if !r.Status.Final() {
 		return nil, notResumed(r, "it is "+string(r.Status), wait)
 	}
-	b, err := os.ReadFile(filepath.Join(r.Dir, runs.TaskFile))
+	t, err := runs.ReadTask(r.Dir)
 	if r.Dir == "" || errors.Is(err, fs.ErrNotExist) {
 		return nil, notResumed(r, "nothing of it is left", anew)
 	}
 	if err != nil {
-		return nil, errFolder(r.ID, err)
-	}
-	var t runs.Task
-	if err := json.Unmarshal(b, &t); err != nil {
 		return nil, errFolder(r.ID, err)
 	}
 	loop := p.Name == adapter.Loop

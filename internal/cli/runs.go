@@ -228,6 +228,10 @@ func patchWords(p *store.Patch) string {
 // runShown is a run with its files.
 type runShown struct {
 	runItem
+	// Error is why Ravi could not do it, or ended it, and Hint what mends that. They are the operator's: they may name what
+	// is of the host.
+	Error string    `json:"error,omitempty"`
+	Hint  string    `json:"hint,omitempty"`
 	Files []runFile `json:"files"`
 }
 
@@ -242,6 +246,14 @@ func showRun(ctx context.Context, env *command.Env, in runsOneInput) (out runSho
 		return out, err
 	}
 	out = runShown{runItem: runItemOf(env, r), Files: []runFile{}}
+	if env.Caller.IsOperator() {
+		switch t, err := runs.ReadTask(r.Dir); {
+		case err == nil:
+			out.Error, out.Hint = t.Error, t.Hint
+		case !errors.Is(err, fs.ErrNotExist):
+			out.Error = runs.TaskFile + " of it cannot be read"
+		}
+	}
 	err = fs.WalkDir(os.DirFS(r.Dir), ".", func(name string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // it is made, or removed, meanwhile
@@ -268,6 +280,10 @@ func printRunShown(env *command.Env, w io.Writer, r runShown) error {
 	printLine(w, "id", r.ID)
 	printLine(w, "status", string(r.Status))
 	printLine(w, "reason", r.Reason)
+	if !env.ForAgent {
+		printLine(w, "error", r.Error)
+		printLine(w, "hint", r.Hint)
+	}
 	if r.ExitCode != nil {
 		printLine(w, "exit code", fmt.Sprint(*r.ExitCode))
 	}

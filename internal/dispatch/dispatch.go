@@ -286,7 +286,8 @@ func (d *Dispatcher) retry(ctx context.Context, w store.Work, reason string, cou
 		return err
 	}
 	if counted && w.Tries+1 >= d.o.Tries {
-		return d.fail(ctx, w, fmt.Sprintf("%d tries came to nothing; the last one: %s", w.Tries+1, cmp.Or(reason, "unknown")))
+		// What else there is to say may name what is of the host, and is not for everybody who reads the session.
+		return d.fail(ctx, w, fmt.Sprintf("%d tries came to nothing; the last one: %s (ravi runs show %s)", w.Tries+1, cmp.Or(reason, "unknown"), w.RunID))
 	}
 	wait := time.Duration(0)
 	if counted {

@@ -171,7 +171,7 @@ func TestWhatComesToNothingIsADeadLetter(t *testing.T) {
 	}
 	w.over(k)
 	got := w.work(k.ID)
-	if got.Status != store.WorkFailed || !strings.Contains(got.Reason, "3 tries came to nothing; the last one: owner_gone") {
+	if got.Status != store.WorkFailed || !strings.Contains(got.Reason, "3 tries came to nothing; the last one: owner_gone (ravi runs show "+got.RunID+")") {
 		t.Errorf("the work is %+v", got)
 	}
 	said := w.said(c)

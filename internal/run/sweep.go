@@ -2,7 +2,6 @@ package run
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -313,16 +312,12 @@ func (s Sweeper) closeFolder(run store.Run) error {
 			return err
 		}
 	}
-	b, err := os.ReadFile(filepath.Join(dir, TaskFile))
+	t, err := ReadTask(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // it was killed before it began, or its folder was removed
 	}
 	if err != nil {
 		return err
-	}
-	var t Task
-	if err := json.Unmarshal(b, &t); err != nil {
-		return fmt.Errorf("the outcome of the run in %s: %w", dir, err)
 	}
 	if t.Status != store.RunRunning {
 		return nil

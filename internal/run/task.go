@@ -157,3 +157,15 @@ func (f *folder) writeTask(t *Task) error {
 	}
 	return f.write(TaskFile, append(b, '\n'))
 }
+
+// ReadTask reads what came of a run from its folder. Where nothing is left of it the error is fs.ErrNotExist.
+func ReadTask(dir string) (t Task, err error) {
+	b, err := os.ReadFile(filepath.Join(dir, TaskFile))
+	if err != nil {
+		return t, err
+	}
+	if err := json.Unmarshal(b, &t); err != nil {
+		return t, fmt.Errorf("the outcome of the run in %s: %w", dir, err)
+	}
+	return t, nil
+}
