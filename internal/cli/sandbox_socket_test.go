@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/creack/pty"
 
@@ -119,26 +121,35 @@ func TestDebugSocket(t *testing.T) {
 	}
 }
 
-// What another program answers is not trusted.
-func TestDebugSocketLies(t *testing.T) {
+// socketOf is a debug socket of another program.
+func socketOf(t *testing.T, answer http.HandlerFunc) (socket string) {
+	t.Helper()
 	dir := filepath.Join(t.TempDir(), "d")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	socket := filepath.Join(dir, "s")
+	socket = filepath.Join(dir, "s")
 	l, err := guard.ListenUnix(socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var answer string
-	server := guard.New(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, answer) }), guard.Options{})
+	server := guard.New(answer, guard.Options{})
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
-	defer func() {
-		if err := errors.Join(server.Shutdown(t.Context()), <-served); err != nil {
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := errors.Join(server.Shutdown(ctx), <-served); err != nil {
 			t.Error(err)
 		}
-	}()
+	})
+	return socket
+}
+
+// What another program answers is not trusted.
+func TestDebugSocketLies(t *testing.T) {
+	var answer string
+	socket := socketOf(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, answer) })
 	const begun = `{"session": "s", "sandbox": "sbx1"}` + "\n"
 	for name, c := range map[string]struct{ command, answer string }{
 		"no JSON":                  {"ls", "<html>"},
@@ -165,27 +176,11 @@ func TestDebugSocketLies(t *testing.T) {
 
 // Who lets go of a shell is told so, whenever that ends then.
 func TestLettingGoOfAShell(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "d")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	socket := filepath.Join(dir, "s")
-	l, err := guard.ListenUnix(socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := guard.New(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	socket := socketOf(t, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, `{"session": "s", "sandbox": "sbx1"}`+"\n")
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
-	}), guard.Options{})
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(l) }()
-	defer func() {
-		if err := errors.Join(server.Shutdown(t.Context()), <-served); err != nil {
-			t.Error(err)
-		}
-	}()
+	})
 	for range 50 { // the shell may end just then
 		terminal, tty, err := pty.Open()
 		if err != nil {
