@@ -42,8 +42,7 @@ checked on the way: a mistake is told with its line.`,
 			}
 			_, err = os.Stat(c.File)
 			c.Exists = err == nil
-			_, err = effectiveConfig(env)
-			return c, err
+			return c, startsDaemon(env)
 		},
 		Print: func(_ *command.Env, w io.Writer, c configChecked) error {
 			state := "is in order"
@@ -125,6 +124,22 @@ func effectiveConfig(env *command.Env) (configShown, error) {
 		return configShown{}, err
 	}
 	return readConfig(file)
+}
+
+// startsDaemon says what of config.json would keep a daemon from starting, as far as that can be told without starting it.
+func startsDaemon(env *command.Env) error {
+	if _, err := effectiveConfig(env); err != nil {
+		return err
+	}
+	home, err := env.Home()
+	if err != nil {
+		return err
+	}
+	file, err := env.Config()
+	if err != nil {
+		return err
+	}
+	return checkBus(home, file)
 }
 
 // readConfig reads all blocks of a configuration, as whoever uses them does.

@@ -186,9 +186,9 @@ func openBus(ctx context.Context, home string, file *config.Config, log *slog.Lo
 	return bus.Start(ctx, o)
 }
 
-// checkBus says what would keep a daemon's bus from starting, as far as that can be told without starting it.
+// checkBus says what would keep a daemon's bus from starting, but for its port.
 func checkBus(home string, file *config.Config) error {
-	if file.Bus.URL != "" {
+	if file.Bus.Off() || file.Bus.URL != "" {
 		return nil
 	}
 	o, err := busOptions(home, file, slog.Default())

@@ -50,14 +50,7 @@ func restartDaemon(ctx context.Context, env *command.Env, in daemonRestartInput)
 		return none, err
 	}
 	// What could keep the new one from starting is said before the old one ends.
-	if _, err := effectiveConfig(env); err != nil {
-		return none, err
-	}
-	file, err := env.Config()
-	if err != nil {
-		return none, err
-	}
-	if err := checkBus(home, file); err != nil {
+	if err := startsDaemon(env); err != nil {
 		return none, err
 	}
 	managed, err := managedBy(ctx, env, home)
