@@ -82,6 +82,37 @@ func TestBridgesAreCounted(t *testing.T) {
 	flush(t, nc)
 }
 
+// What is no server of NATS is told as that, and no guest hears what it says.
+func TestBridgeToNoBus(t *testing.T) {
+	for name, c := range map[string]struct {
+		says  string
+		cause error
+	}{
+		"another protocol":      {"220 mail.example.com\r\n", ErrNotBus},
+		"a broken one":          {"INFO {\r\n", ErrNotBus},
+		"an empty one":          {"INFO {}\r\n", ErrNotBus},
+		"a line without an end": {"INFO {" + strings.Repeat(" ", maxInfo), bufio.ErrBufferFull},
+		"who hangs up":          {"", io.EOF},
+	} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			if conn, err := l.Accept(); err == nil {
+				_, _ = io.WriteString(conn, c.says)
+				conn.Close()
+			}
+		}()
+		// Nobody reads from it: who wrote to the guest would not come back.
+		_, served := bridged(t, NewBridges("nats://"+l.Addr().String(), Trust{}))
+		if err := <-served; !errors.Is(err, c.cause) || !errors.Is(err, ErrNotBus) {
+			t.Errorf("%s: %v", name, err)
+		}
+		l.Close()
+	}
+}
+
 // What a guest is told of the server has nothing of the machine, and it cannot speak with the server as another kind of
 // client, or without a credential, whatever it sends first.
 func TestRawThroughTheBridge(t *testing.T) {

@@ -128,15 +128,15 @@ func effectiveConfig(env *command.Env) (configShown, error) {
 
 // startsDaemon says what of config.json would keep a daemon from starting, as far as that can be told without starting it.
 func startsDaemon(env *command.Env) error {
-	if _, err := effectiveConfig(env); err != nil {
-		return err
-	}
 	home, err := env.Home()
 	if err != nil {
 		return err
 	}
 	file, err := env.Config()
 	if err != nil {
+		return err
+	}
+	if _, err := readConfig(file); err != nil {
 		return err
 	}
 	return checkBus(home, file)

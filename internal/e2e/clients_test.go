@@ -45,9 +45,9 @@ if what == "fails":
     except grpc.RpcError as e: print(e.code().name, e.details())
 if what == "many":
     n, last = 0, b""
-    for last in channel.unary_stream("/Test/Many")(b"2000", timeout=600): n += 1
+    for last in channel.unary_stream("/Test/Many")(b"10000", timeout=600): n += 1
     print(n, last.decode())
-if what == "up": print(channel.stream_unary("/Test/Up")((b"%d" % i for i in range(2000)), timeout=600).decode())
+if what == "up": print(channel.stream_unary("/Test/Up")((b"%d" % i for i in range(10000)), timeout=600).decode())
 if what == "both": print(b" ".join(channel.stream_stream("/Test/Both")(iter([b"abc", b"def"]), timeout=60)).decode())
 `
 
@@ -113,7 +113,7 @@ END'
 	result := s.run(w, r, "--allow-net", strings.Join(rules, ","), "--", "bash", "-c", script).want(0)
 	got := attempts(t, result.stdout)
 	for name, want := range map[string]string{
-		"grpc-unary": "hello you", "grpc-fails": "FAILED_PRECONDITION not today", "grpc-many": "2000 1999", "grpc-up": "2000", "grpc-both": "cba fed",
+		"grpc-unary": "hello you", "grpc-fails": "FAILED_PRECONDITION not today", "grpc-many": "10000 9999", "grpc-up": "10000", "grpc-both": "cba fed",
 		"refused-upload": "417 0", "upload": fmt.Sprintf("200 %d", 7<<20), "half-close": fmt.Sprint(1 << 20),
 		"node": "nginx says hello  nginx says hello", "wget": "nginx says hello", "pip-conf": "True", "openssl": "1", "targets": "", "recovery": "0",
 	} {

@@ -1,7 +1,6 @@
 package runner
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -21,10 +20,14 @@ func Available() (int64, error) {
 // ownMemory is what there is of memory and what is left of it, in bytes: of the machine's, or of a control group's if that is
 // less. In a container the machine's figures are what others have, too.
 func ownMemory() (total, left int64, err error) {
-	if total, err = meminfo("MemTotal"); err != nil {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0, 0, fmt.Errorf("this machine's memory: %w", err)
+	}
+	if total, err = meminfo(text, "MemTotal"); err != nil {
 		return 0, 0, err
 	}
-	if left, err = meminfo("MemAvailable"); err != nil {
+	if left, err = meminfo(text, "MemAvailable"); err != nil {
 		return 0, 0, err
 	}
 	groups, err := memoryGroups("/proc/self/cgroup", "/sys/fs/cgroup")
@@ -37,19 +40,14 @@ func ownMemory() (total, left int64, err error) {
 	return total, left, nil
 }
 
-// meminfo reads a line of /proc/meminfo (proc(5)), in bytes.
-func meminfo(name string) (int64, error) {
-	f, err := os.Open("/proc/meminfo")
-	if err != nil {
-		return 0, fmt.Errorf("this machine's memory: %w", err)
-	}
-	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		rest, found := strings.CutPrefix(lines.Text(), name+":")
+// meminfo is a line of /proc/meminfo (proc(5)), in bytes.
+func meminfo(text []byte, name string) (int64, error) {
+	for line := range strings.Lines(string(text)) {
+		rest, found := strings.CutPrefix(line, name+":")
 		if !found {
 			continue
 		}
-		kib, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(rest, "kB")), 10, 64)
+		kib, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(rest, "kB\n")), 10, 64)
 		if err != nil {
 			return 0, fmt.Errorf("this machine's memory: %w", err)
 		}
